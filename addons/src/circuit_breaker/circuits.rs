@@ -102,26 +102,14 @@ impl Circuits {
         }
     }
 
-    /// Returns an error with the retry delay while the circuit is open. A half-open circuit passes
-    /// the flow without making it a probe. For tunnels and dry runs.
-    pub fn check(&self, endpoint: &Endpoint, now: Instant) -> Result<(), Duration> {
-        let circuits = self.circuits.lock();
-        match circuits
-            .get(endpoint)
-            .and_then(|circuit| circuit.open.as_ref())
-        {
-            Some(open) if now < open.until => Err(open.until.saturating_duration_since(now)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Like [`check`](Self::check), but the flow becomes the probe of a half-open circuit. Returns
-    /// an error with the retry delay if the circuit already has a probe. `Ok(None)` if the circuit
-    /// is closed.
+    /// Returns an error with the retry delay while the circuit is open. If the circuit is half-open
+    /// and `may_probe` is set, the flow becomes its probe; the error is returned as well if the
+    /// circuit already has a probe. A half-open circuit passes other flows.
     pub fn admit(
         self: &Arc<Self>,
         endpoint: &Endpoint,
         now: Instant,
+        may_probe: bool,
     ) -> Result<Option<Probe>, Duration> {
         let mut circuits = self.circuits.lock();
         let circuit = circuits.get_mut(endpoint);
@@ -130,6 +118,9 @@ impl Circuits {
         };
         if now < open.until {
             return Err(open.until.saturating_duration_since(now));
+        }
+        if !may_probe {
+            return Ok(None);
         }
         if open.probe.is_some() {
             return Err(WHILE_PROBING);
@@ -299,7 +290,7 @@ mod tests {
 
         fn admit(&self, seconds: u64) -> Result<Option<Probe>, Duration> {
             self.circuits
-                .admit(&endpoint("api.example.com", 443), self.at(seconds))
+                .admit(&endpoint("api.example.com", 443), self.at(seconds), true)
         }
 
         fn state(&self, seconds: u64) -> Option<State> {
@@ -392,7 +383,13 @@ mod tests {
         let clock = clock();
         (0..3).for_each(|_| clock.fails(0));
         let other = endpoint("api.example.com", 8443);
-        assert!(clock.circuits.admit(&other, clock.at(1)).unwrap().is_none());
+        assert!(
+            clock
+                .circuits
+                .admit(&other, clock.at(1), true)
+                .unwrap()
+                .is_none()
+        );
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl CircuitBreaker {
     }
 
     /// Admits a flow, or denies it with the time to wait. A tunnel does not become a probe, since
-    /// it may last for hours.
+    /// it may last for hours, and neither does a dry run.
     fn admit(&self, flow: &mut Flow) -> Verdict {
         let breakers = &self.breakers;
         // A look-up is part of a request that was admitted before, and that holds the probe if the
@@ -73,15 +73,11 @@ impl CircuitBreaker {
         let Some(endpoint) = flow.endpoint() else {
             return Ok(());
         };
+        let may_probe = flow.kind != Kind::Tunnel && !flow.is_dry_run();
         let mut held = Vec::new();
         let lease = flow.known_container().map(|one| breakers.of(one));
         for circuits in [Some(&breakers.shared), lease].into_iter().flatten() {
-            let probe = || circuits.admit(endpoint, flow.started);
-            let probed = (flow.kind != Kind::Tunnel).then(|| flow.effect(probe));
-            let admitted = match probed.flatten() {
-                Some(admitted) => admitted,
-                None => circuits.check(endpoint, flow.started).map(|()| None),
-            };
+            let admitted = circuits.admit(endpoint, flow.started, may_probe);
             held.extend(admitted.map_err(|wait| circuit_open(flow, wait))?);
         }
         if !held.is_empty() {

@@ -40,16 +40,15 @@ impl Chain {
     /// without their own limit may wait together in one phase, counted from the first such wait.
     pub fn new(links: Vec<Link>, deadline: Duration) -> Result<Self, Vec<OrderError>> {
         let errors = check_order(&links);
-        if errors.is_empty() {
-            Ok(Self {
-                links: links.into(),
-                allowlist: Arc::default(),
-                deadline,
-                waits: Arc::new(Semaphore::new(MAX_WAITS)),
-            })
-        } else {
-            Err(errors)
+        if !errors.is_empty() {
+            return Err(errors);
         }
+        Ok(Self {
+            links: links.into(),
+            allowlist: Arc::default(),
+            deadline,
+            waits: Arc::new(Semaphore::new(MAX_WAITS)),
+        })
     }
 
     /// Sets the allowlist in which a new flow finds its entry.
@@ -112,10 +111,8 @@ impl Chain {
             Some(identity.identify(flow, Some(request)))
         };
         let links = self.links.iter();
-        self.run(links, flow, request, identify, |addon, flow, request| {
-            addon.request(flow, request)
-        })
-        .await?;
+        self.run(links, flow, request, identify, <dyn Addon>::request)
+            .await?;
         Ok(ResolvePermit::mint(flow))
     }
 
@@ -144,28 +141,16 @@ impl Chain {
     ) -> Result<Permit, Denial> {
         let mut addresses = Addresses::new(addresses);
         let links = self.links.iter();
-        self.run(
-            links,
-            flow,
-            &mut addresses,
-            no_identity,
-            |addon, flow, addresses| addon.dial(flow, addresses),
-        )
-        .await?;
+        self.run(links, flow, &mut addresses, no_identity, <dyn Addon>::dial)
+            .await?;
         Permit::mint(flow, addresses).ok_or_else(Denial::internal)
     }
 
     /// Judges a response's head, last addon first.
     pub async fn response(&self, flow: &mut Flow, response: &mut Response) -> Verdict {
         let links = self.links.iter().rev();
-        self.run(
-            links,
-            flow,
-            response,
-            no_identity,
-            |addon, flow, response| addon.response(flow, response),
-        )
-        .await
+        self.run(links, flow, response, no_identity, <dyn Addon>::response)
+            .await
     }
 
     /// Judges a DNS question.
@@ -185,10 +170,8 @@ impl Chain {
     /// Judges a DNS answer, last addon first.
     pub async fn dns_answer(&self, flow: &mut Flow, answer: &mut DnsAnswer) -> Verdict {
         let links = self.links.iter().rev();
-        self.run(links, flow, answer, no_identity, |addon, flow, answer| {
-            addon.dns_answer(flow, answer)
-        })
-        .await
+        self.run(links, flow, answer, no_identity, <dyn Addon>::dns_answer)
+            .await
     }
 
     /// Judges an MCP request or notification. The only place where a [`CallPermit`] is minted.
@@ -198,20 +181,16 @@ impl Chain {
         mut frame: Frame,
     ) -> Result<CallPermit, Denial> {
         let links = self.links.iter();
-        self.run(links, flow, &mut frame, by_source, |addon, flow, frame| {
-            addon.mcp_request(flow, frame)
-        })
-        .await?;
+        self.run(links, flow, &mut frame, by_source, <dyn Addon>::mcp_request)
+            .await?;
         CallPermit::mint(flow.mcp(), flow.known_container(), frame).ok_or_else(Denial::internal)
     }
 
     /// Judges the response to an MCP request, last addon first.
     pub async fn mcp_response(&self, flow: &mut Flow, frame: &mut Frame) -> Verdict {
         let links = self.links.iter().rev();
-        self.run(links, flow, frame, no_identity, |addon, flow, frame| {
-            addon.mcp_response(flow, frame)
-        })
-        .await
+        self.run(links, flow, frame, no_identity, <dyn Addon>::mcp_response)
+            .await
     }
 
     /// Reports the end of the flow to every addon, also after one of them panics.
@@ -223,13 +202,15 @@ impl Chain {
         }
     }
 
+    /// Calls `hook` of each addon in turn. `dyn Addon` is `'static` here, so that a method's path can
+    /// be the hook.
     async fn run<'c, S>(
         &'c self,
         links: impl Iterator<Item = &'c Link>,
         flow: &mut Flow,
         subject: &mut S,
         identify: impl Fn(&dyn Identify, &Flow, &mut S) -> Option<Identified>,
-        hook: impl for<'a> Fn(&'a dyn Addon, &'a mut Flow, &'a mut S) -> Step<'a>,
+        hook: impl for<'a> Fn(&'a (dyn Addon + 'static), &'a mut Flow, &'a mut S) -> Step<'a>,
     ) -> Verdict {
         let mut deadline = None;
         let mut waits = Waits::of(flow, &self.waits);
@@ -290,8 +271,8 @@ fn set_principal<S>(
 
 /// Calls a hook. A panic denies.
 fn call<'a, S>(
-    hook: &impl Fn(&'a dyn Addon, &'a mut Flow, &'a mut S) -> Step<'a>,
-    addon: &'a dyn Addon,
+    hook: &impl Fn(&'a (dyn Addon + 'static), &'a mut Flow, &'a mut S) -> Step<'a>,
+    addon: &'a (dyn Addon + 'static),
     flow: &'a mut Flow,
     subject: &'a mut S,
 ) -> Step<'a> {

@@ -214,7 +214,8 @@ struct Inner {
     code: Code,
     sentence: Cow<'static, str>,
     details: Map<String, Value>,
-    retry_after: Option<Duration>,
+    /// In seconds.
+    retry_after: Option<u64>,
     addon: &'static str,
     rule: Option<String>,
     hint: Option<String>,
@@ -288,7 +289,7 @@ impl Denial {
     pub fn retry_after(mut self, wait: Duration) -> Self {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         let seconds = seconds.max(1);
-        self.0.retry_after = Some(Duration::from_secs(seconds));
+        self.0.retry_after = Some(seconds);
         self.with("retry_after", seconds)
     }
 
@@ -371,7 +372,7 @@ impl Denial {
 
     /// Whole seconds until a retry can succeed; `None` if unknown.
     pub fn retry_after_seconds(&self) -> Option<u64> {
-        self.0.retry_after.map(|wait| wait.as_secs())
+        self.0.retry_after
     }
 
     /// The JSON object on the wire: `error`, `code`, then the details.

@@ -406,10 +406,15 @@ impl<Size: ?Sized> Flow<Size> {
         Some(*value)
     }
 
+    /// Whether the flow is a dry run, which must have no effects.
+    pub(crate) fn is_dry_run(&self) -> bool {
+        self.dry_run.is_some()
+    }
+
     /// Runs `act`, an effect such as counting, writing a file or sending a request. A dry run does
     /// not run it and returns `None`.
     pub fn effect<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
-        self.dry_run.is_none().then(act)
+        (!self.is_dry_run()).then(act)
     }
 
     /// Runs `take`, which takes from a budget. A dry run does not run it and returns `Ok`.

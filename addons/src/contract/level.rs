@@ -14,7 +14,8 @@ pub enum Level {
 }
 
 impl Level {
-    const ALL: [Self; 3] = [Self::Public, Self::Confidential, Self::Secret];
+    /// Every level, in ascending order.
+    pub const ALL: [Self; 3] = [Self::Public, Self::Confidential, Self::Secret];
 
     /// `Public`, `Confidential` or `Secret`.
     pub const fn as_str(self) -> &'static str {

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::chain::Chain;
 use super::container::Container;
@@ -19,9 +19,8 @@ pub struct LiveFlow {
     pub flow: OwnedFlow,
     /// The chain that the flow began with and keeps until it ends, also over a reload.
     pub chain: Arc<Chain>,
-    status: u16,
-    denial: Option<Denial>,
-    completed: bool,
+    /// As if the flow ended now. The duration is set at the end.
+    outcome: Outcome,
     ended: Option<Instant>,
 }
 
@@ -32,9 +31,12 @@ impl LiveFlow {
         Self {
             flow: start.begin(),
             chain: Arc::clone(chain),
-            status: 0,
-            denial: None,
-            completed: false,
+            outcome: Outcome {
+                status: 0,
+                denial: None,
+                aborted: true,
+                duration: Duration::ZERO,
+            },
             ended: None,
         }
     }
@@ -62,29 +64,29 @@ impl LiveFlow {
 
     /// Sets the status that the client gets.
     pub fn answered(&mut self, status: u16) {
-        self.status = status;
+        self.outcome.status = status;
     }
 
     /// The value of [`Outcome::status`] so far.
     pub fn status(&self) -> u16 {
-        self.status
+        self.outcome.status
     }
 
     /// Marks the flow as ended by a denial, or by an addon's own answer.
     pub fn denied(&mut self, denial: &Denial) {
         match denial.answer().filter(|_| !denial.refuses()) {
-            Some(answer) => self.status = answer.status,
+            Some(answer) => self.outcome.status = answer.status,
             None => {
-                self.status = denial.code().status();
-                self.denial = Some(denial.clone());
+                self.outcome.status = denial.code().status();
+                self.outcome.denial = Some(denial.clone());
             }
         }
-        self.completed = true;
+        self.outcome.aborted = false;
     }
 
     /// Marks the flow as ended normally. The end is reported when this value is dropped.
     pub fn complete(&mut self) {
-        self.completed = true;
+        self.outcome.aborted = false;
     }
 
     /// Sets the time of the end. Without it, the time of the drop counts.
@@ -104,12 +106,7 @@ impl Deref for LiveFlow {
 impl Drop for LiveFlow {
     fn drop(&mut self) {
         let ended = self.ended.unwrap_or_else(Instant::now);
-        let outcome = Outcome {
-            status: self.status,
-            denial: self.denial.take(),
-            aborted: !self.completed,
-            duration: ended.saturating_duration_since(self.flow.started),
-        };
-        self.chain.finished(&self.flow, &outcome);
+        self.outcome.duration = ended.saturating_duration_since(self.flow.started);
+        self.chain.finished(&self.flow, &self.outcome);
     }
 }

@@ -1,6 +1,5 @@
 //! The links of a chain, and the check of their order.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -70,9 +69,8 @@ pub(super) fn check_order(links: &[Link]) -> Vec<OrderError> {
     let names: Vec<_> = links.iter().map(Link::name).collect();
     let place = |name: &str| names.iter().position(|other| *other == name);
     let mut errors = Vec::new();
-    let mut seen = HashSet::new();
-    for name in &names {
-        if !seen.insert(*name) {
+    for (index, name) in names.iter().enumerate() {
+        if place(name) != Some(index) {
             errors.push(OrderError::Twice(name));
         }
     }

@@ -82,14 +82,8 @@ pub enum OutboundError {
     #[error("the URL must begin with https:// or http:// and name a host")]
     NoUrl,
     /// Denied by the chain, or failed on the way.
-    #[error("{0}")]
-    Denied(Denial),
-}
-
-impl From<Denial> for OutboundError {
-    fn from(denial: Denial) -> Self {
-        Self::Denied(denial)
-    }
+    #[error(transparent)]
+    Denied(#[from] Denial),
 }
 
 /// Evaluates the operator's policy bundles on MCP messages: a short evaluation on the calling

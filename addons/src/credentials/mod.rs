@@ -23,8 +23,7 @@ use http::{HeaderMap, HeaderName, StatusCode};
 use smallvec::SmallVec;
 
 use crate::contract::{
-    Addon, ContainerId, Flow, Host, HostMap, Order, Request, Response, SecretSource, Step, Verdict,
-    names,
+    Addon, ContainerId, Flow, Host, HostMap, Order, Request, Response, SecretSource, Step, names,
 };
 use endpoints::Endpoints;
 use inject::HostCredentials;
@@ -143,15 +142,15 @@ impl Addon for Credentials {
     }
 
     fn response<'a>(&'a self, flow: &'a mut Flow, response: &'a mut Response) -> Step<'a> {
-        match flow.find_slot::<Guarded>() {
-            Some(guarded) => guarded.guard_response(flow, response).into(),
-            None => Step::PASS,
+        if let Some(guarded) = flow.find_slot::<Guarded>() {
+            guarded.guard_response(flow, response);
         }
+        Step::PASS
     }
 }
 
 impl Guarded {
-    fn guard_response(&self, flow: &Flow, response: &mut Response) -> Verdict {
+    fn guard_response(&self, flow: &Flow, response: &mut Response) {
         if response.status == StatusCode::UNAUTHORIZED
             && let Some(container) = flow.known_container()
         {
@@ -166,7 +165,7 @@ impl Guarded {
             for scrubber in self.scrubbers.iter().map(Arc::clone) {
                 response.filter_messages(move || ScrubBody::new(Arc::clone(&scrubber)));
             }
-            return Ok(());
+            return;
         }
         let bodiless = self.is_head || has_no_body(response.status);
         for scrubber in self.scrubbers.iter().map(Arc::clone) {
@@ -177,7 +176,6 @@ impl Guarded {
                 response.push_filter(ScrubBody::new(scrubber));
             }
         }
-        Ok(())
     }
 
     /// Whether `Content-Length` is below the length of every form of a secret. Such a body is not

@@ -41,17 +41,14 @@ impl Scrubber {
                 *slot = true;
             }
         }
+        let lengths = forms.iter().map(|form| form.len());
         let in_place = names.iter().map(|name| format!("[REDACTED:{name}]").into());
         Ok(Self {
             automaton,
             replacements: in_place.collect(),
             begins,
-            longest: forms.iter().map(|form| form.len()).max().unwrap_or(0),
-            shortest: forms
-                .iter()
-                .map(|form| form.len())
-                .min()
-                .unwrap_or(usize::MAX),
+            longest: lengths.clone().max().unwrap_or(0),
+            shortest: lengths.min().unwrap_or(usize::MAX),
             forms,
         })
     }

@@ -100,7 +100,7 @@ impl CredentialKind {
 
     fn header_value(&self, secret: &str) -> Result<HeaderValue, String> {
         match self {
-            Self::SetHeaders(_) => sensitive(joined("", secret)),
+            Self::SetHeaders(_) => sensitive(&[secret]),
             Self::Basic { username, .. } => basic_value(username, secret),
             Self::Bearer(_) | Self::Token { .. } => bearer_value(secret),
         }
@@ -127,41 +127,27 @@ impl CredentialKind {
 
 /// The field value `Bearer SECRET`, marked as sensitive.
 pub(super) fn bearer_value(secret: &str) -> Result<HeaderValue, String> {
-    sensitive(joined("Bearer ", secret))
+    sensitive(&["Bearer ", secret])
 }
 
 /// The field value `Basic …` with `username:password` in base64, marked as sensitive.
 pub(super) fn basic_value(username: &str, password: &str) -> Result<HeaderValue, String> {
     let pair = user_and_password(username, password);
-    let mut text = Zeroizing::new(String::new());
-    text.reserve_exact("Basic ".len() + pair.len().div_ceil(3) * 4);
-    text.push_str("Basic ");
-    STANDARD.encode_string(pair.as_bytes(), &mut text);
-    sensitive(text)
+    let encoded = Zeroizing::new(STANDARD.encode(pair.as_bytes()));
+    sensitive(&["Basic ", &encoded])
 }
 
-/// Concatenates in one allocation: a buffer that grew would leave an unwiped copy behind.
-fn joined(before: &str, secret: &str) -> Zeroizing<String> {
-    let mut text = Zeroizing::new(String::new());
-    text.reserve_exact(before.len() + secret.len());
-    text.push_str(before);
-    text.push_str(secret);
-    text
-}
-
-fn sensitive(text: Zeroizing<String>) -> Result<HeaderValue, String> {
-    let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(Wiped(text)))
+fn sensitive(parts: &[&str]) -> Result<HeaderValue, String> {
+    // `concat` allocates once: a buffer that grew would leave an unwiped copy behind.
+    let text = Wiped(Zeroizing::new(parts.concat()));
+    let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(text))
         .map_err(|_| "it has bytes that a header must not contain".to_owned())?;
     value.set_sensitive(true);
     Ok(value)
 }
 
 pub(super) fn user_and_password(username: &str, password: &str) -> Zeroizing<String> {
-    let mut pair = Zeroizing::new(String::with_capacity(username.len() + password.len() + 1));
-    pair.push_str(username);
-    pair.push(':');
-    pair.push_str(password);
-    pair
+    Zeroizing::new([username, ":", password].concat())
 }
 
 /// Trims the secret (files end with a line feed) and checks its length.

@@ -48,19 +48,13 @@ impl Inflate {
 
 /// The encoding `deflate`: zlib, or the raw stream that some servers send. The decoder
 /// guesses from the first two bytes which of the two it reads.
+#[derive(Default)]
 pub(super) struct Deflate {
     first: Option<u8>,
     stream: Option<Inflate>,
 }
 
 impl Deflate {
-    pub(super) fn new() -> Self {
-        Self {
-            first: None,
-            stream: None,
-        }
-    }
-
     /// Recognises zlib (RFC 1950, section 2.2) by method 8 and a header that is a multiple of 31.
     fn decide(first: u8, second: u8) -> Inflate {
         let header = u16::from_be_bytes([first, second]);

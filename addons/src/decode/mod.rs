@@ -231,7 +231,7 @@ fn named(side: Side, name: &str) -> Option<Box<dyn Encoding>> {
         "gzip" | "x-gzip" => Box::new(Gzip::new()),
         // RFC 9110, section 8.4.1.2, defines it as zlib, but some servers send raw deflate. It is
         // ambiguous, so requests may not use it.
-        "deflate" if side == Side::Response => Box::new(Deflate::new()),
+        "deflate" if side == Side::Response => Box::<Deflate>::default(),
         "br" => Box::new(Brotli::new(side)),
         "zstd" => Box::new(Zstd::new(side)),
         _ => return None,

@@ -85,18 +85,16 @@ impl Audit {
         let Some(principal) = &flow.principal else {
             return &self.unknown_sources;
         };
-        match principal.lease() {
-            Some(container) => {
-                let budget: &Arc<Budget> = container.state_or_init(|| {
-                    let budget = Budget::new(Arc::clone(&self.limits), container.ended().clone());
-                    let budget = Arc::new(budget);
-                    self.leases.lock().push(Arc::downgrade(&budget));
-                    budget
-                });
-                budget
-            }
-            None => &self.own,
-        }
+        let Some(container) = principal.lease() else {
+            return &self.own;
+        };
+        let budget: &Arc<Budget> = container.state_or_init(|| {
+            let budget = Budget::new(Arc::clone(&self.limits), container.ended().clone());
+            let budget = Arc::new(budget);
+            self.leases.lock().push(Arc::downgrade(&budget));
+            budget
+        });
+        budget
     }
 }
 

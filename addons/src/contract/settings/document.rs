@@ -26,17 +26,9 @@ enum Content {
 impl<'a> Document<'a> {
     /// Parses a file's bytes. With `env`, variables are expanded.
     pub fn parse(name: &str, bytes: &[u8], env: Option<Env<'_>>, report: &'a Report) -> Self {
-        let name: Arc<str> = name.into();
-        let file = FileReport {
-            file: &name,
-            report,
-        };
-        let content = parse(bytes, env, file);
-        Self {
-            name,
-            report,
-            content,
-        }
+        let mut document = Self::absent(name, report);
+        document.content = parse(bytes, env, document.report());
+        document
     }
 
     /// The document of a file that does not exist: every key is absent.
@@ -50,13 +42,11 @@ impl<'a> Document<'a> {
 
     /// The document of a file that exists but cannot be read. Reports the error.
     pub fn unreadable(name: &str, error: &dyn Display, report: &'a Report) -> Self {
-        let document = Self {
-            name: name.into(),
-            report,
-            content: Content::Broken,
-        };
-        let message = format!("cannot be read: {error}");
-        document.report().refuse_file(message);
+        let mut document = Self::absent(name, report);
+        document.content = Content::Broken;
+        document
+            .report()
+            .refuse_file(format!("cannot be read: {error}"));
         document
     }
 

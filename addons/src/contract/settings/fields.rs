@@ -145,11 +145,6 @@ fn unknown_key(name: &str, known: &[&str]) -> String {
 }
 
 impl<'a> Setting<'a> {
-    /// Reads a mapping with fixed keys.
-    pub fn mapping<T>(&self, read: impl FnOnce(&Fields<'a>) -> T) -> Option<T> {
-        Some(read(&self.fields()?))
-    }
-
     /// The value as a mapping with fixed keys.
     pub fn fields(&self) -> Option<Fields<'a>> {
         let Value::Mapping(mapping) = &self.node.value else {

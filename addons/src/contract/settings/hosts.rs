@@ -8,7 +8,7 @@ impl<'a> Setting<'a> {
     pub fn by_host<T>(&self, read: impl Fn(&Fields<'a>) -> T) -> Option<EntryMap<T>> {
         let mut map = EntryMap::default();
         for (key, value) in self.entries()? {
-            let read = value.mapping(&read);
+            let read = value.fields().map(|fields| read(&fields));
             match HostPattern::parse(&key.name) {
                 Ok(pattern) => {
                     if let Some(read) = read

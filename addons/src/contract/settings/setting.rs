@@ -165,11 +165,7 @@ impl<'a> Setting<'a> {
     /// `true` or `false`.
     pub fn boolean(&self) -> Option<bool> {
         const WRONG: &str = "must be true or false";
-        let found = match self.plain(WRONG)? {
-            "true" => Some(true),
-            "false" => Some(false),
-            _ => None,
-        };
+        let found = self.plain(WRONG)?.parse().ok();
         self.or_refuse(found, || WRONG.to_owned())
     }
 

@@ -269,11 +269,8 @@ impl Builder<'_> {
         match self.frames.pop() {
             Some(Frame::Sequence { place, items }) => self.add(place, Value::Sequence(items)),
             Some(Frame::Mapping { place, entries, .. }) => {
-                let mapping = Mapping {
-                    entries,
-                    ..Mapping::default()
-                };
-                self.add(place, Value::Mapping(mapping));
+                let claimed = RefCell::default();
+                self.add(place, Value::Mapping(Mapping { entries, claimed }));
             }
             None => {}
         }

@@ -49,13 +49,9 @@ impl Installation {
     /// Parses the owner's login from the answer to [`Self::owner_request`].
     pub(super) fn owner(&self, status: StatusCode, body: &[u8]) -> Result<String, String> {
         let answer = read(status, body)?;
-        let login = answer
-            .0
-            .get("account")
-            .and_then(|account| account.get("login"));
-        let login = login.and_then(Value::as_str).map(str::to_owned);
-        login
-            .ok_or_else(|| "GitHub's answer does not name the owner of the installation".to_owned())
+        let login = answer.0.pointer("/account/login").and_then(Value::as_str);
+        let login = login.ok_or("GitHub's answer does not name the owner of the installation")?;
+        Ok(login.to_owned())
     }
 
     /// Builds the request for a token for exactly these repositories, which must have one owner.

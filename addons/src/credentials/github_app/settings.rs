@@ -38,24 +38,23 @@ impl AppSettings {
             Some(host) => format!("{elsewhere} is not a host of {} in git.hosts of policy.yaml: all hosts of a github_app entry must belong to one forge", host.host),
         });
         }
-        at.mapping(|fields| {
-            let [app_id, installation_id] = ["app_id", "installation_id"]
-                .map(|key| fields.need(key).and_then(|at| at.parse(id)));
-            let private_key = fields.need("private_key").and_then(|at| secrets.read(&at));
-            let reading = BTreeMap::from([("contents".to_owned(), "read".to_owned())]);
-            let permissions = fields.or("permissions", reading, |at| permissions(&at));
-            let (api, prefix) = api_of(host?);
-            Some(Self {
-                installation: Installation {
-                    app_id: app_id?,
-                    installation_id: installation_id?,
-                    api,
-                    prefix,
-                    permissions,
-                },
-                private_key: private_key?,
-            })
-        })?
+        let fields = at.fields()?;
+        let [app_id, installation_id] =
+            ["app_id", "installation_id"].map(|key| fields.need(key).and_then(|at| at.parse(id)));
+        let private_key = fields.need("private_key").and_then(|at| secrets.read(&at));
+        let reading = BTreeMap::from([("contents".to_owned(), "read".to_owned())]);
+        let permissions = fields.or("permissions", reading, |at| permissions(&at));
+        let (api, prefix) = api_of(host?);
+        Some(Self {
+            installation: Installation {
+                app_id: app_id?,
+                installation_id: installation_id?,
+                api,
+                prefix,
+                permissions,
+            },
+            private_key: private_key?,
+        })
     }
 }
 

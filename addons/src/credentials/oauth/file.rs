@@ -40,17 +40,12 @@ struct Keys {
 
 impl Login {
     const fn keys(&self) -> Keys {
-        let (access, refresh) = match self.provider {
-            Provider::OpenCode => ("access", "refresh"),
-            Provider::Claude => ("accessToken", "refreshToken"),
-            _ => ("access_token", "refresh_token"),
-        };
-        let (expires, per_second) = match self.provider {
-            Provider::Codex => (None, 1),
-            Provider::Gemini => (Some("expiry_date"), 1000),
-            Provider::OpenCode => (Some("expires"), 1000),
-            Provider::Claude => (Some("expiresAt"), 1000),
-            Provider::Generic => (Some("expires_at"), 1),
+        let (access, refresh, expires, per_second) = match self.provider {
+            Provider::Codex => ("access_token", "refresh_token", None, 1),
+            Provider::Gemini => ("access_token", "refresh_token", Some("expiry_date"), 1000),
+            Provider::OpenCode => ("access", "refresh", Some("expires"), 1000),
+            Provider::Claude => ("accessToken", "refreshToken", Some("expiresAt"), 1000),
+            Provider::Generic => ("access_token", "refresh_token", Some("expires_at"), 1),
         };
         Keys {
             access,
@@ -149,16 +144,12 @@ impl Login {
     }
 
     fn fields<'f>(&self, file: &'f TokenFile) -> Result<&'f Map<String, Value>, String> {
-        let found = match self.inner_key() {
-            Some(key) => file.0.get(key),
-            None => Some(&file.0),
+        let Some(key) = self.inner_key() else {
+            let wrong = || "it is not a JSON object: log in with the tool again".to_owned();
+            return file.0.as_object().ok_or_else(wrong);
         };
-        found
-            .and_then(Value::as_object)
-            .ok_or_else(|| match self.inner_key() {
-                Some(key) => format!("it has no object {key}: log in with the tool again"),
-                None => "it is not a JSON object: log in with the tool again".to_owned(),
-            })
+        let inner = file.0.get(key).and_then(Value::as_object);
+        inner.ok_or_else(|| format!("it has no object {key}: log in with the tool again"))
     }
 
     fn fields_mut<'f>(&self, file: &'f mut TokenFile) -> Option<&'f mut Map<String, Value>> {

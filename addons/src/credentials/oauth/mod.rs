@@ -77,22 +77,12 @@ impl Provider {
         }
     }
 
-    /// Its token endpoint, if all of its logins share one.
-    pub const fn token_url(self) -> Option<&'static str> {
+    /// Its token endpoint and its OAuth client id, if all of its logins share them.
+    pub const fn oauth_client(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self::Codex | Self::OpenCode => Some(OPENAI_TOKEN_URL),
-            Self::Gemini => Some(GOOGLE_TOKEN_URL),
-            Self::Claude => Some(CLAUDE_TOKEN_URL),
-            Self::Generic => None,
-        }
-    }
-
-    /// Its OAuth client id, if all of its logins share one.
-    pub const fn client_id(self) -> Option<&'static str> {
-        match self {
-            Self::Codex | Self::OpenCode => Some(CODEX_CLIENT),
-            Self::Gemini => Some(GEMINI_CLIENT),
-            Self::Claude => Some(CLAUDE_CLIENT),
+            Self::Codex | Self::OpenCode => Some((OPENAI_TOKEN_URL, CODEX_CLIENT)),
+            Self::Gemini => Some((GOOGLE_TOKEN_URL, GEMINI_CLIENT)),
+            Self::Claude => Some((CLAUDE_TOKEN_URL, CLAUDE_CLIENT)),
             Self::Generic => None,
         }
     }

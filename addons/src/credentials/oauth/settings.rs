@@ -25,41 +25,37 @@ impl OauthSettings {
         at: &Setting<'a>,
         secrets: &SecretReader<'a>,
     ) -> Option<Self> {
-        at.mapping(|fields| {
-            let token_file = fields
-                .need("token_file")
-                .and_then(|at| secrets.read_file(&at));
-            let known = Provider::ALL.map(|provider| (provider.as_str(), provider));
-            let provider = fields.need("provider").and_then(|at| at.one_of(&known));
-            let client_secret = fields
-                .find("client_secret")
-                .and_then(|at| secrets.read(&at));
-            let scopes = fields.list("scopes", |at| at.text().map(str::to_owned));
-            let provider = provider?;
-            let entry = match provider {
-                Provider::OpenCode => fields.or("entry", OPENCODE_ENTRY, |at| at.text()),
-                _ => OPENCODE_ENTRY,
-            };
-            let text = |at: Setting<'_>| at.text().map(str::to_owned);
-            let url = |at: Setting<'_>| at.parse(TokenUrl::parse);
-            let known_url = provider
-                .token_url()
-                .and_then(|url| TokenUrl::parse(url).ok());
-            let token_url = known_or_given(fields, "token_url", known_url, url);
-            let known_id = provider.client_id().map(str::to_owned);
-            let client_id = known_or_given(fields, "client_id", known_id, text);
-            Some(Self {
-                login: Login {
-                    provider,
-                    token_url: token_url?,
-                    client_id: client_id?,
-                    scopes,
-                    entry: entry.to_owned(),
-                },
-                token_file: token_file?,
-                client_secret,
-            })
-        })?
+        let fields = at.fields()?;
+        let token_file = fields.need("token_file");
+        let token_file = token_file.and_then(|at| secrets.read_file(&at));
+        let known = Provider::ALL.map(|provider| (provider.as_str(), provider));
+        let provider = fields.need("provider").and_then(|at| at.one_of(&known));
+        let client_secret = fields.find("client_secret");
+        let client_secret = client_secret.and_then(|at| secrets.read(&at));
+        let text = |at: Setting<'_>| at.text().map(str::to_owned);
+        let scopes = fields.list("scopes", text);
+        let provider = provider?;
+        let entry = match provider {
+            Provider::OpenCode => fields.or("entry", OPENCODE_ENTRY, |at| at.text()),
+            _ => OPENCODE_ENTRY,
+        };
+        let (known_url, known_id) = provider.oauth_client().unzip();
+        let known_url = known_url.and_then(|url| TokenUrl::parse(url).ok());
+        let url = |at: Setting<'_>| at.parse(TokenUrl::parse);
+        let token_url = known_or_given(&fields, "token_url", known_url, url);
+        let known_id = known_id.map(str::to_owned);
+        let client_id = known_or_given(&fields, "client_id", known_id, text);
+        Some(Self {
+            login: Login {
+                provider,
+                token_url: token_url?,
+                client_id: client_id?,
+                scopes,
+                entry: entry.to_owned(),
+            },
+            token_file: token_file?,
+            client_secret,
+        })
     }
 }
 

@@ -63,8 +63,7 @@ pub struct CurrentTokens {
 
 /// A failed refresh: its reason, and the time until the next attempt.
 pub struct Failed {
-    why: String,
-    permanent: bool,
+    refusal: Refusal,
     pub until: Instant,
     pub wait: Duration,
 }
@@ -124,7 +123,8 @@ impl LoginState {
     /// permanently.
     pub fn to_send(&self) -> Option<Arc<Token>> {
         let current = self.current.as_ref().filter(|current| current.lives())?;
-        let is_lost = self.failed.as_ref().is_some_and(|failed| failed.permanent);
+        let failed = self.failed.as_ref();
+        let is_lost = failed.is_some_and(|failed| failed.refusal.permanent);
         let waits = current.is_young() || (self.must_wait().is_some() && !is_lost);
         let may_send = self.unreadable.is_none() && (!current.refused || waits);
         current.token.clone().filter(|_| may_send)
@@ -151,8 +151,8 @@ impl LoginState {
     /// Why no refresh may be tried now; `None` if one may.
     fn must_wait(&self) -> Option<&str> {
         let failed = self.failed.as_ref()?;
-        let waits = failed.permanent || Instant::now() < failed.until;
-        waits.then_some(&failed.why)
+        let waits = failed.refusal.permanent || Instant::now() < failed.until;
+        waits.then_some(&failed.refusal.why)
     }
 
     /// The access tokens that a new token must also scrub from responses: the current one, which the
@@ -209,8 +209,7 @@ impl LoginState {
         let (first, longest) = BACK_OFF;
         let wait = before.map_or(first, |wait| (wait * 2).min(longest));
         self.failed = Some(Failed {
-            why: refusal.why,
-            permanent: refusal.permanent,
+            refusal,
             until: Instant::now() + wait,
             wait,
         });

@@ -50,8 +50,9 @@ impl PolisSettings {
         for place in [&fields, &server] {
             found.read_server(place);
         }
-        if let Some(at) = mapped(&fields, "logging", "logging in proxy.yaml") {
-            at.mapping(|fields| found.read_logging(fields));
+        let logging = mapped(&fields, "logging", "logging in proxy.yaml");
+        if let Some(logging) = logging.and_then(|at| at.fields()) {
+            found.read_logging(&logging);
         }
         if let Some(at) = mapped(&fields, "log_level", "logging.level in proxy.yaml") {
             found.log_level = at.text().map(str::to_owned);

@@ -7,12 +7,6 @@ use crate::contract::{Allowlist, Entry, HostPattern, Level, Origin};
 
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
-const LEVELS: [(&str, Level); 3] = [
-    (Level::Public.as_str(), Level::Public),
-    (Level::Confidential.as_str(), Level::Confidential),
-    (Level::Secret.as_str(), Level::Secret),
-];
-
 /// Reads the file. Without the file, the allowlist is empty, and every request is denied.
 pub fn read_allowlist(files: &Files<'_>) -> Allowlist {
     let mut allowlist = Allowlist::default();
@@ -85,20 +79,20 @@ fn entry(at: &Setting<'_>) -> Option<Entry> {
     if !at.is_mapping() {
         return at.parse(pattern).map(entry);
     }
-    at.mapping(|fields| {
-        let pattern = fields.need("domain").and_then(|at| at.parse(pattern));
-        let ports = fields.or("ports", DEFAULT_PORTS.to_vec(), |at| {
-            at.filled_list(|at| at.number(1..=u16::MAX))
-        });
-        let websocket = fields.or("websocket", true, |at| at.boolean());
-        let max_level = fields.or("max_level", Level::Secret, |at| at.one_of(&LEVELS));
-        Some(Entry {
-            ports,
-            websocket,
-            max_level,
-            ..entry(pattern?)
-        })
-    })?
+    let fields = at.fields()?;
+    let pattern = fields.need("domain").and_then(|at| at.parse(pattern));
+    let ports = fields.or("ports", DEFAULT_PORTS.to_vec(), |at| {
+        at.filled_list(|at| at.number(1..=u16::MAX))
+    });
+    let websocket = fields.or("websocket", true, |at| at.boolean());
+    let levels = Level::ALL.map(|level| (level.as_str(), level));
+    let max_level = fields.or("max_level", Level::Secret, |at| at.one_of(&levels));
+    Some(Entry {
+        ports,
+        websocket,
+        max_level,
+        ..entry(pattern?)
+    })
 }
 
 /// Parses a host pattern. The error for a URL or for a name with a port contains the entry to

@@ -232,10 +232,6 @@ impl OauthTokens {
 }
 
 impl TokenSource for Arc<OauthTokens> {
-    fn is_for(&self, _container: &Container) -> bool {
-        true
-    }
-
     fn current(&self, _container: &Arc<Container>) -> Option<Arc<Token>> {
         let (token, is_fresh, is_due) = {
             let known = self.known.lock();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use time::OffsetDateTime;
+use tokio::sync::oneshot::error::RecvError;
 use zeroize::Zeroizing;
 
 use super::OauthTokens;
@@ -27,39 +28,27 @@ impl OauthTokens {
     /// Refreshes the login. A lock on the file admits one process at a time. After a successful
     /// refresh, the next process finds the new tokens in the file and sends no request.
     pub(super) async fn renew(self: &Arc<Self>) {
+        if let Err(refusal) = self.try_to_renew().await {
+            self.failed(refusal);
+        }
+    }
+
+    async fn try_to_renew(self: &Arc<Self>) -> Result<(), Refusal> {
         let (files, file) = (Arc::clone(&self.ports.files), self.file.clone());
         let locked = self.ports.tasks.run_blocking(move || files.lock(&file));
-        let _lock = match locked.await {
-            Ok(Ok(lock)) => lock,
-            Ok(Err(why)) => return self.failed(transient(why)),
-            Err(_) => return self.failed(no_result("locks the token file")),
+        let locked = locked.await.map_err(no_result("locks the token file"))?;
+        let _lock = locked.map_err(transient)?;
+        let prepared = self.with_file(self.file_access().await, Self::prepare);
+        let prepared = prepared.await.map_err(no_result("prepares the refresh"))?;
+        let Some(request) = prepared.map_err(transient)? else {
+            return Ok(());
         };
-        let prepared = self
-            .with_file(self.file_access().await, Self::prepare)
-            .await;
-        let request = match prepared {
-            Ok(Ok(Some(request))) => request,
-            Ok(Ok(None)) => return,
-            Ok(Err(why)) => return self.failed(transient(why)),
-            Err(_) => return self.failed(no_result("prepares the refresh")),
-        };
-        let RefreshRequest {
-            request,
-            sent,
-            replacement,
-        } = request;
-        let response = match self.ports.outbound.send(&self.principal, request).await {
-            Ok(response) => response,
-            Err(error) => return self.failed(transient(error.to_string())),
-        };
-        let keep = move |tokens: &Self| tokens.keep(&sent, replacement, response);
-        if self
-            .with_file(self.file_access().await, keep)
-            .await
-            .is_err()
-        {
-            self.failed(no_result("stores the new tokens"));
-        }
+        let sent = self.ports.outbound.send(&self.principal, request.request);
+        let response = sent.await.map_err(|error| transient(error.to_string()))?;
+        let (refresh, replacement) = (request.sent, request.replacement);
+        let keep = move |tokens: &Self| tokens.keep(&refresh, replacement, response);
+        let kept = self.with_file(self.file_access().await, keep);
+        kept.await.map_err(no_result("stores the new tokens"))
     }
 
     /// The refresh request; `None` if no refresh is due. If the tokens in use are not in the file
@@ -205,9 +194,9 @@ impl OauthTokens {
     }
 }
 
-/// The failure if a task panicked; `work` says what the task does.
-fn no_result(work: &str) -> Refusal {
-    transient(format!("the task that {work} ended without a result"))
+/// Makes the failure if a task panicked; `work` says what the task does.
+fn no_result(work: &str) -> impl FnOnce(RecvError) -> Refusal {
+    move |_| transient(format!("the task that {work} ended without a result"))
 }
 
 fn transient(why: String) -> Refusal {
