@@ -110,13 +110,13 @@ pub(crate) fn with_message(denial: Denial) -> Denial {
 
 /// Judges a whole body with a function, which returns the bytes to send in its place. Denials get
 /// the detail `message`: see [`with_message`].
-pub(crate) struct MessageJudge<F> {
+pub(crate) struct ForgeBodyJudge<F> {
     /// Name of the addon that judges.
     pub(crate) addon: &'static str,
     pub(crate) judge: F,
 }
 
-impl<Head, F, V> BodyJudge<Head> for MessageJudge<F>
+impl<Head, F, V> BodyJudge<Head> for ForgeBodyJudge<F>
 where
     F: FnOnce(Buffered) -> V + Send + 'static,
     V: Future<Output = Result<Bytes, Denial>> + Send + 'static,

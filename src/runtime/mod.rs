@@ -1,4 +1,4 @@
-//! Asynchronous building blocks and socket checks that several modules use.
+//! Asynchronous building blocks, a limit for log lines, and socket checks, each for several modules.
 
 mod accept_backoff;
 mod log_throttle;

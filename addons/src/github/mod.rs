@@ -27,7 +27,7 @@ use crate::contract::{
     Addon, ApiCall, Buffered, Denial, Flow, Host, HostMap, Lookup, Order, Request, Step, Verdict,
     names,
 };
-use crate::forges::{MessageJudge, send_anonymously, with_message};
+use crate::forges::{ForgeBodyJudge, send_anonymously, with_message};
 pub use forge::Forge;
 use forge::Requester;
 pub use graphql::Mutations;
@@ -186,7 +186,7 @@ impl Github {
             Ok(body.bytes().clone())
         };
         send_as_json(request);
-        request.judge_body(graphql::MAX_BODY, MessageJudge { addon: NAME, judge });
+        request.judge_body(graphql::MAX_BODY, ForgeBodyJudge { addon: NAME, judge });
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use super::patterns::Patterns;
 use super::target;
 use super::writes::{self, Write};
 use crate::contract::{Buffered, Code, Container, Denial, Request, Verdict};
-use crate::forges::MessageJudge;
+use crate::forges::ForgeBodyJudge;
 
 /// Limit on the bytes of a write's body. GitHub's own limit is lower.
 const MAX_BODY: usize = 1 << 20;
@@ -213,7 +213,7 @@ impl Rest {
         };
         super::send_as_json(request);
         let judge = move |body: Buffered| async move { body.read(judge_text).await };
-        request.judge_body(MAX_BODY, MessageJudge { addon: NAME, judge });
+        request.judge_body(MAX_BODY, ForgeBodyJudge { addon: NAME, judge });
         Ok(())
     }
 

@@ -36,8 +36,11 @@ pub(super) async fn raise(
 ) -> Result<(), Unavailable> {
     let (records, container) = (Arc::clone(records), Arc::clone(container));
     let raised = tasks.run(async move {
-        let aborted = false;
-        let written = records.reach(&container, Standing { level, aborted }).await;
+        let reached = Standing {
+            level,
+            ..Standing::default()
+        };
+        let written = records.reach(&container, reached).await;
         container.raise_level(level);
         let stored = &StoredLevel::of(&container).0;
         match written {

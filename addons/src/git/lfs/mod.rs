@@ -17,7 +17,7 @@ use super::size::Limit;
 use crate::contract::{
     Buffered, Code, Container, Denial, Flow, Host, Request, Response, Verdict, names,
 };
-use crate::forges::{MessageJudge, with_message};
+use crate::forges::{ForgeBodyJudge, with_message};
 pub use tokens::CREDENTIAL;
 pub(super) use tokens::redeem;
 
@@ -38,7 +38,7 @@ pub(super) fn call(flow: &mut Flow, request: &mut Request, upload_limit: Option<
     let rewritten = move |body: &Buffered| batch::rewritten(body, upload_limit.as_ref());
     let judge = move |body: Buffered| async move { body.read(rewritten).await };
     let addon = names::GIT;
-    request.judge_body(usize::MAX, MessageJudge { addon, judge });
+    request.judge_body(usize::MAX, ForgeBodyJudge { addon, judge });
     Ok(())
 }
 
@@ -55,7 +55,7 @@ pub(super) fn answer(flow: &Flow, response: &mut Response, reachable: &Arc<Reach
     let rewritten = move |body: &Buffered| answer::rewritten(body, &host, &container, &*reachable);
     let judge = move |body: Buffered| async move { body.read(rewritten).await };
     let addon = names::GIT;
-    response.judge_body(usize::MAX, MessageJudge { addon, judge });
+    response.judge_body(usize::MAX, ForgeBodyJudge { addon, judge });
     Ok(())
 }
 
