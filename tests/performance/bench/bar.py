@@ -56,6 +56,7 @@ def rows(loads, facts):
         ("a container's p99 beside 10,000 denials/s of another, × alone", facts["beside"] / facts["alone"], "≤", 2.0),
         ("p99 in ms with a secret injected, 1 connection", figure("keep-alive 1 KiB, 1 connection", "p99_ms"), "≤", 10),
         ("p99 in ms to a passthrough host", figure("keep-alive 1 KiB to a passthrough host, 32 connections", "p99_ms"), "≤", 50),
+        ("share of the linker's list of functions that the binary has", facts["ordered"], "≥", 0.9),
         ("s to clone a small repository", facts["clone_s"], "≤", 2),
         ("MiB when idle, no container", facts["empty_mib"], "≤", 20),
         ("MiB when idle, 10,000 containers", facts["idle_mib"], "≤", 20),

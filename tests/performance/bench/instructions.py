@@ -105,8 +105,8 @@ class CountedProduct(Gateway):
             del files["mcp.yaml"]["policies"]
         return files
 
-    def start_counted(self):
-        options = ["--tool=callgrind", f"--callgrind-out-file={self.work / PROFILE}", "--quiet"]
+    def start_counted(self, *options):
+        options = ["--tool=callgrind", f"--callgrind-out-file={self.work / PROFILE}", "--quiet", *options]
         self.start("valgrind", *options, seconds=START_SECONDS)
 
         time.sleep(SETTLING_SECONDS)
@@ -171,7 +171,7 @@ def build(root, as_built):
     return target / "debug/unified-proxy", target / "debug/performance"
 
 
-def start(processes, work, binary, performance, with_policy):
+def start(processes, work, binary, performance, with_policy, *options):
     """Starts the product under callgrind, and the servers that it contacts."""
     subprocess.run([performance, "certificates", work], check=True)
     origin, nameserver, server = free_port(), free_port(), free_port()
@@ -186,8 +186,20 @@ def start(processes, work, binary, performance, with_policy):
     product = CountedProduct(processes, binary, work, [], server, origin=origin, nameserver=nameserver,
                              with_policy=with_policy)
     product.register()
-    product.start_counted()
+    product.start_counted(*options)
     return product
+
+
+def parts(product, performance, with_http):
+    """The loads, each with its peer and its units: those of HTTP and DNS if `with_http`, and the tool calls."""
+    plain, resolver = product.peer(), replace(product.peer(), port=product.dns)
+    http = [
+        (HttpLoad(performance, {}), plain, HTTP),
+        (NewHostLoad(performance, {}), plain, NEW_HOST),
+        (DnsLoad(performance, {}), resolver, DNS),
+    ]
+    calls = McpLoad(performance, {}), product.peers()[0], [CALLS[product.with_policy]]
+    return [*(http if with_http else []), calls]
 
 
 def measure(work, say, binary, performance, functions):
@@ -196,22 +208,13 @@ def measure(work, say, binary, performance, functions):
     # valgrind reads a small file faster. A build during the run does not replace the copy.
     subprocess.run(["strip", "--strip-debug", "-o", copy, binary], check=True)
     counts = {}
-    for with_policy, call in CALLS.items():
+    for with_policy in CALLS:
         place = work / f"policy-{with_policy}"
         place.mkdir()
         with Processes(place) as processes:
             say("starting the product")
             product = start(processes, place, copy, performance, with_policy)
-            plain, resolver = product.peer(), replace(product.peer(), port=product.dns)
-            parts = [(McpLoad(performance, {}), product.peers()[0], [call])]
-            if not with_policy:
-                parts = [
-                    (HttpLoad(performance, {}), plain, HTTP),
-                    (NewHostLoad(performance, {}), plain, NEW_HOST),
-                    (DnsLoad(performance, {}), resolver, DNS),
-                    *parts,
-                ]
-            for load, peer, units in parts:
+            for load, peer, units in parts(product, performance, not with_policy):
                 for unit in units:
                     say(unit.name)
                     counts[unit.name] = product.count(load, peer, unit, functions)

@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from . import bar, instructions, loads, mcp, refusals, report
+from . import bar, function_order, instructions, loads, mcp, refusals, report
 from .forge import Forge
 from .peers import Peers
 from .processes import Peer, Processes, free_port
@@ -80,6 +80,7 @@ def measure(options, work, processes, product_binary, performance):
     say("starting the product with its registrations")
     forge = Forge(work, certificates)
     product, facts = start_product(processes, product_binary, work, certificates, origin, nameserver, forge)
+    facts["ordered"] = function_order.share_found(ROOT, product_binary)
     facts["clone_s"] = forge.clone(product.peer(), work)
     make = Peers(processes, work, performance, certificates, origin, nameserver, mitmdump())
     direct = Peer("direct", origin, process.pid, work / "ca.pem", route="reverse")
@@ -151,6 +152,7 @@ def main():
     arguments.add_argument("--record", action="store_true", help="also write the tables to docs/performance.md")
     arguments.add_argument("--as-built", action="store_true", help="measure the existing binaries without a build")
     arguments.add_argument("--mcp", action="store_true", help="measure the MCP gateway instead of HTTP and DNS")
+    arguments.add_argument("--order", action="store_true", help=f"write {function_order.SCRIPT} instead")
     arguments.add_argument("--instructions", action="store_true", help="count instructions with callgrind instead")
     arguments.add_argument("--functions", action="store_true", help="with --instructions: also print the costliest functions")
     options = arguments.parse_args()
@@ -166,6 +168,8 @@ def main():
     text = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         work = Path(directory)
+        if options.order:
+            sys.exit(function_order.write(ROOT, work, say, product, performance))
         if options.mcp:
             figures = mcp.measure(options.quick, work, say, ROOT, product, performance)
         else:
