@@ -1,7 +1,7 @@
 """Writes the list by which the linker places the functions of a release: docs/adr/019-function-order.md.
 
 The product runs under callgrind, which counts the instructions of each function and the calls between functions. For each kind of
-work, functions are listed that take part in it, callers next to their callees.
+work, and last for the start, functions are listed that take part in it, callers next to their callees.
 """
 
 import re
@@ -16,8 +16,8 @@ from .processes import Processes
 
 SCRIPT = "packaging/function-order.ld"
 HEADER = """\
-/* Functions that requests, tool calls, tunnels and DNS questions execute: the linker puts them next to each other, in this
-   order. Written by `scripts/bench --order`; docs/adr/019-function-order.md has the reason. */
+/* Functions that requests, tunnels, DNS questions, tool calls and the start execute: the linker puts them next to each
+   other, in this order. Written by `scripts/bench --order`; docs/adr/019-function-order.md has the reason. */
 SECTIONS
 {
   .text.ordered :
@@ -118,7 +118,7 @@ def write(root, work, say, binary, performance):
     for program in ("valgrind", "callgrind_control", "strip", "nm"):
         if not shutil.which(program):
             sys.exit(f"Missing: {program} (apt-get install valgrind binutils).")
-    size, listed = symbols(binary), {}
+    size, profiles = symbols(binary), []
     copy = work / "unified-proxy"
     subprocess.run(["strip", "--strip-debug", "-o", copy, binary], check=True)
     with Processes(work) as processes:
@@ -131,8 +131,9 @@ def write(root, work, say, binary, performance):
                 load.send(peer, unit, unit.many // 10)
                 product.dump()
                 load.send(peer, unit, unit.many)
-                _, profile = product.dump()
-                for name in in_order(Profile.read(profile), size, unit.many):
-                    listed[pattern(name)] = None
+                profiles.append((Profile.read(product.dump()[1]), unit.many))
+        profiles.append((Profile.read(product.profile_of_start), 1))
+    # A dictionary keeps the order of insertion, and has each name once.
+    listed = dict.fromkeys(pattern(name) for profile, units in profiles for name in in_order(profile, size, units))
     (root / SCRIPT).write_text(HEADER + "".join(f"    *(.text.{name})\n" for name in listed) + FOOTER)
     say(f"{SCRIPT}: {len(listed)} functions; the next release build uses it")

@@ -111,7 +111,7 @@ class CountedProduct(Gateway):
 
         time.sleep(SETTLING_SECONDS)
         self.per_second, self.dumped = 0, time.monotonic()
-        self.dump()
+        _, self.profile_of_start = self.dump()
         time.sleep(IDLE_SECONDS)
         self.per_second = self.dump()[0] / IDLE_SECONDS
 
