@@ -257,7 +257,10 @@ pub fn by_name(servers: Vec<ServerSettings>) -> BTreeMap<Arc<str>, Arc<ServerSet
 
 pub fn stdio(command: &[&str]) -> StdioSettings {
     StdioSettings {
-        command: command.iter().map(|part| (*part).to_owned()).collect(),
+        command: command
+            .iter()
+            .map(|part| HiddenValue((*part).to_owned().into()))
+            .collect(),
         env: Vec::new(),
         expanded: Vec::new(),
         work_dir: None,

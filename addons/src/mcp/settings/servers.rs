@@ -263,15 +263,15 @@ fn process(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
 }
 
 /// Reads the program and its arguments; `command` may contain both.
-fn command_line(command: &Setting<'_>, fields: &Fields<'_>) -> Option<Vec<String>> {
-    let text = |at: Setting<'_>| at.text().map(str::to_owned);
+fn command_line(command: &Setting<'_>, fields: &Fields<'_>) -> Option<Vec<HiddenValue>> {
+    let text = |at: Setting<'_>| at.text().map(hidden);
     let args = fields.list("args", text);
     let mut line = if command.is_scalar() {
         vec![text(command.clone())?]
     } else {
         command.filled_list(text)?
     };
-    if line.first().is_none_or(String::is_empty) {
+    if line.first().is_none_or(|program| program.0.is_empty()) {
         command.refuse("must name a program");
         return None;
     }
@@ -364,7 +364,7 @@ fn http(at: &Setting<'_>, fields: &Fields<'_>, transport: HttpTransport) -> Opti
         Some((key.name.to_ascii_lowercase(), hidden(text)))
     });
     Some(ServerKind::Http(HttpSettings {
-        url,
+        url: hidden(&url),
         endpoint,
         headers: headers.collect(),
         transport,

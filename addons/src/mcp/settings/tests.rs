@@ -50,6 +50,10 @@ fn stdio(server: &ServerSettings) -> &StdioSettings {
     }
 }
 
+fn texts(values: &[HiddenValue]) -> Vec<&str> {
+    values.iter().map(|value| value.0.as_str()).collect()
+}
+
 fn http(server: &ServerSettings) -> &HttpSettings {
     match &server.kind {
         ServerKind::Http(settings) => settings,
@@ -96,7 +100,7 @@ allowed_hosts: ["Gateway.example.com", "unified-proxy:8090"]
     assert_eq!(weather.timeout.as_secs(), 90);
     assert_eq!(weather.containers, ["agent-*".into()]);
     let child = stdio(weather);
-    assert_eq!(child.command, ["uvx", "mcp-server-weather"]);
+    assert_eq!(texts(&child.command), ["uvx", "mcp-server-weather"]);
     let env: Vec<_> = child
         .env
         .iter()
@@ -205,7 +209,7 @@ secrets: { e2b_api_key: "${E2B_API_KEY:-}" }
         (Some("debug"), Some(false))
     );
     let files = stdio(&settings.servers["filesystem"]);
-    assert_eq!(files.command, ["npx", "-y", "server", "/workspace"]);
+    assert_eq!(texts(&files.command), ["npx", "-y", "server", "/workspace"]);
     assert_eq!((&*files.env[0].0, files.env[0].1.0.as_str()), ("A", "b=c"));
     let analyzer = &settings.servers["data-analyzer"];
     assert_eq!(analyzer.timeout.as_secs(), 300);
@@ -383,8 +387,18 @@ fn settings_that_weaken_security_or_have_no_effect_are_warned_about() {
 
 #[test]
 fn debug_output_of_settings_contains_no_secret() {
-    let text = "version: 1\nmcpServers: { a: { command: x, env: { K: hunter2 } }, b: { url: \"https://b.example.com\", headers: { k: hunter2 } } }";
-    assert!(!format!("{:?}", read(text)).contains("hunter2"));
+    let text = r#"
+version: 1
+mcpServers:
+  a: { command: "/${S}", args: ["--key=${S}"], env: { K: "${S}", L: hunter2 } }
+  b: { url: "https://b.example.com/?key=${S}", headers: { k: "${S}" } }
+  c: { command: [x, "${S}"], runtime: { type: e2b } }
+overrides: { "a:t": { defaults: { key: "${S}" } } }
+"#;
+    let (settings, ..) = read_with(text, &[("S", "hunter2")]).unwrap();
+    assert_eq!(settings.servers.len(), 3);
+    let debug = format!("{settings:?}");
+    assert!(!debug.contains("hunter2"), "{debug}");
 }
 
 fn name() -> impl Strategy<Value = String> {
@@ -438,7 +452,7 @@ proptest! {
         for (name, (command, timeout)) in &servers {
             let read = &settings.servers[name.as_str()];
             let command: Vec<_> = command.iter().map(|word| word.replace("${", "$ {")).collect();
-            prop_assert_eq!(&stdio(read).command, &command);
+            prop_assert_eq!(texts(&stdio(read).command), command);
             prop_assert_eq!(read.timeout.as_secs(), *timeout);
         }
         let read: Vec<_> = settings.policies.bundles.iter().map(|b| (&*b.id, &*b.entrypoint)).collect();

@@ -68,7 +68,7 @@ pub enum ServerKind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct StdioSettings {
     /// The program and its arguments; never empty.
-    pub command: Vec<String>,
+    pub command: Vec<HiddenValue>,
     /// Environment variables in addition to those that every child process gets.
     pub env: Vec<(String, HiddenValue)>,
     /// The values of the variables that were expanded in `command` and `env`. They may be secrets.
@@ -101,7 +101,7 @@ pub enum Confine {
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpSettings {
     /// The URL as written in the file.
-    pub url: String,
+    pub url: HiddenValue,
     /// Scheme, host and port of the URL.
     pub endpoint: Endpoint,
     /// Header fields of every request.
@@ -146,7 +146,7 @@ pub enum CodingEndpoint {
 #[derive(Clone, Debug, PartialEq)]
 pub struct E2bSettings {
     /// The program and its arguments.
-    pub command: Vec<String>,
+    pub command: Vec<HiddenValue>,
     /// The template of the sandbox, if the file names one.
     pub template: Option<String>,
 }
@@ -195,8 +195,9 @@ pub struct OverrideRule {
     pub classification: Level,
 }
 
-/// A value that is added to the arguments of a call.
-#[derive(Clone, Debug, PartialEq)]
+/// A value that is added to the arguments of a call. Its `Debug` output is redacted, since the value
+/// may be a secret.
+#[derive(Clone, PartialEq)]
 pub enum Injected {
     /// The same value for each call.
     Value(Value),
@@ -204,6 +205,16 @@ pub enum Injected {
     Uuid,
     /// The time of each call as RFC 3339: `now()`.
     Now,
+}
+
+impl fmt::Debug for Injected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Value(_) => "…",
+            Self::Uuid => "uuid()",
+            Self::Now => "now()",
+        })
+    }
 }
 
 /// The policies that judge messages.

@@ -20,7 +20,7 @@ pub(super) fn server(name: &str) -> Arc<ServerSettings> {
         name: name.into(),
         prefix: format!("{name}_").into(),
         kind: ServerKind::Stdio(StdioSettings {
-            command: vec!["server".to_owned()],
+            command: vec![HiddenValue("server".to_owned().into())],
             env: Vec::new(),
             expanded: Vec::new(),
             work_dir: None,

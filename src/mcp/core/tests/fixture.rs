@@ -11,7 +11,7 @@ use addons::contract::{
     Unavailable, names,
 };
 use addons::mcp::{
-    Confine, McpMetrics, McpSettings, Scope, ServerKind, ServerSettings, StdioSettings,
+    Confine, HiddenValue, McpMetrics, McpSettings, Scope, ServerKind, ServerSettings, StdioSettings,
 };
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -149,7 +149,7 @@ pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {
         name: name.into(),
         prefix: prefix.into(),
         kind: ServerKind::Stdio(StdioSettings {
-            command: vec!["server".to_owned()],
+            command: vec![HiddenValue("server".to_owned().into())],
             env: Vec::new(),
             expanded: Vec::new(),
             work_dir: None,

@@ -52,6 +52,7 @@ impl Target {
     pub fn of(settings: &HttpSettings) -> Result<Self, String> {
         let uri: Uri = settings
             .url
+            .0
             .parse()
             .map_err(|error| format!("the URL is not valid: {error}"))?;
         let path = uri.path_and_query().cloned();

@@ -113,11 +113,11 @@ impl StdioTransport {
         egress: Option<&EgressListener>,
     ) -> Result<ProcessConfig, MountError> {
         let settings = &self.settings;
-        let env = settings.env.iter();
+        let (command, env) = (settings.command.iter(), settings.env.iter());
         let memory = (self.ports.memory)(self.system(), opening.container.as_ref());
         Ok(ProcessConfig {
             server: self.server.name.to_string(),
-            command: settings.command.clone(),
+            command: command.map(|word| word.0.to_string()).collect(),
             env: env
                 .map(|(name, value)| (name.clone(), value.0.clone()))
                 .collect(),
