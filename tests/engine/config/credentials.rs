@@ -146,6 +146,17 @@ fn invalid_github_app_and_oauth_credentials_are_refused_with_their_place() {
 }
 
 #[test]
+fn an_installation_id_with_other_characters_than_digits_is_refused_with_its_place() {
+    for id in ["..", "1/2", "1.2", "Iv1", "-1", ""] {
+        let text = format!(
+            "credentials:\n  - name: app\n    hosts: [github.com]\n    github_app: {{ app_id: \"Iv1.8a61\", installation_id: \"{id}\", private_key: {{ file: /k }} }}"
+        );
+        let error = "5:56: credentials[0].github_app.installation_id: must be an id of digits";
+        check_errors("credentials.yaml", &[(&text, &[error])]);
+    }
+}
+
+#[test]
 fn the_host_of_a_github_app_determines_its_api_and_an_opencode_login_has_its_entry() {
     let config = load_files(&[
         (

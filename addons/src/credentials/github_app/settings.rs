@@ -39,8 +39,9 @@ impl AppSettings {
         });
         }
         let fields = at.fields()?;
-        let [app_id, installation_id] =
-            ["app_id", "installation_id"].map(|key| fields.need(key).and_then(|at| at.parse(id)));
+        let app_id = fields.need("app_id").and_then(|at| at.parse(app_id));
+        let installation_id = fields.need("installation_id");
+        let installation_id = installation_id.and_then(|at| at.parse(installation));
         let private_key = fields.need("private_key").and_then(|at| secrets.read(&at));
         let reading = BTreeMap::from([("contents".to_owned(), "read".to_owned())]);
         let permissions = fields.or("permissions", reading, |at| permissions(&at));
@@ -70,15 +71,22 @@ fn permissions(at: &Setting<'_>) -> Option<BTreeMap<String, String>> {
     Some(granted)
 }
 
-/// Parses the id of an App or of an installation: a number, or an App's client id such as
-/// `Iv1.8a61`. The installation's id becomes a segment of a URL path, the App's id the `iss` claim
+/// Parses the id of an App: a number, or a client id such as `Iv1.8a61`. It becomes the `iss` claim
 /// of a JWT.
-fn id(text: &str) -> Result<String, &'static str> {
+fn app_id(text: &str) -> Result<String, &'static str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.';
     let valid = !text.is_empty() && text.bytes().all(fits);
     valid
         .then(|| text.to_owned())
         .ok_or("must be an id of letters, digits and dots")
+}
+
+/// Parses the id of an installation. It becomes a segment of a URL path, so `..` must not pass.
+fn installation(text: &str) -> Result<String, &'static str> {
+    let valid = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    valid
+        .then(|| text.to_owned())
+        .ok_or("must be an id of digits")
 }
 
 /// The first forge that one of the hosts belongs to, if any.
