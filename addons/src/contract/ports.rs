@@ -24,7 +24,7 @@ use super::principal::System;
 /// The registry cannot be read, so every flow of a container is denied. [`LeaseRecords`] and
 /// [`Definitions`] also return it if a record cannot be read or written.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("the registry cannot be read")]
+#[error("the registry, or a record that must survive a restart, cannot be read or written")]
 pub struct Unavailable;
 
 /// Finds leases in memory.

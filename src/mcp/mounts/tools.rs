@@ -11,7 +11,7 @@ use super::MountError;
 
 /// Reads tools and compares them with the accepted ones in `definitions`; without `definitions`,
 /// all are accepted. Leaves out tools that cannot be read, tools that `check` refuses and repeated
-/// names. Fails if the accepted definitions cannot be looked up.
+/// names. Fails if the accepted definitions cannot be read or written.
 pub(super) async fn pinned(
     server: &str,
     entries: Vec<Box<RawValue>>,
@@ -48,7 +48,7 @@ pub(super) async fn pinned(
             let digests = digests.map(|tool| (Arc::clone(tool.name()), tool.digest()));
             let pins = definitions.pin(server, digests.collect()).await;
             pins.map_err(|_unavailable| {
-                let sentence = "Tools' definitions cannot be looked up";
+                let sentence = "Tools' accepted definitions cannot be read or written";
                 MountError::Denied(Denial::new(Code::RegistryUnavailable, sentence))
             })?
         }
