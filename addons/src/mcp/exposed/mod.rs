@@ -13,7 +13,7 @@ use crate::contract::{Container, Definition, Pin};
 
 pub use prompts::{ExposedPrompt, ExposedPrompts};
 
-use names::{exposed_name, report, report_collision};
+use names::{Problems, exposed_name, report_collision};
 use rewrite::rewrite;
 
 /// The tools of a container by their exposed names, built for one security level from the servers'
@@ -57,12 +57,16 @@ impl Exposed {
             by_name: HashMap::with_capacity(count),
             ..Self::default()
         };
+        // Separate lists, so that problems of one kind cannot use up the limit for another.
+        let mut names = Problems::default();
+        let mut collisions = Problems::default();
+        let mut left_out = Problems::default();
         for (server, tools) in listings {
             for definition in tools.iter() {
                 let rule = settings.override_of(&server.name, &definition.name, &container.id);
                 let renamed = rule.and_then(|rule| rule.rename.clone());
                 let is_renamed = renamed.is_some();
-                let prefixed = || exposed_name(server, &definition.name, &mut exposed.problems);
+                let prefixed = || exposed_name(server, &definition.name, &mut names);
                 if let Some(name) = renamed.or_else(prefixed) {
                     all.push(Candidate {
                         server,
@@ -74,24 +78,27 @@ impl Exposed {
                 }
             }
         }
-        // A separate list, so that problems with names cannot use up the limit for collisions.
-        let mut collisions = Vec::new();
         let mut owners: HashMap<&Arc<str>, &Candidate<'_>> = HashMap::with_capacity(count);
         let renamed = all.iter().filter(|one| one.is_renamed);
         for candidate in renamed.chain(all.iter().filter(|one| !one.is_renamed)) {
             let owner = *owners.entry(&candidate.name).or_insert(candidate);
             if !std::ptr::eq(owner, candidate) {
-                let (kept, left_out) = (owner.origin(), candidate.origin());
-                report_collision(&mut collisions, &candidate.name, kept, left_out);
+                let (kept, other) = (owner.origin(), candidate.origin());
+                report_collision(&mut collisions, &candidate.name, kept, other);
             }
         }
-        exposed.problems.splice(0..0, collisions);
         for candidate in &all {
             let owner = owners.get(&candidate.name);
             if owner.is_some_and(|owner| std::ptr::eq(*owner, candidate)) {
-                exposed.add(settings, container, candidate);
+                exposed.add(settings, container, candidate, &mut left_out);
             }
         }
+        exposed.problems = [
+            collisions.into_lines("collisions of exposed names"),
+            left_out.into_lines("left-out tools"),
+            names.into_lines("problems with names"),
+        ]
+        .concat();
         exposed
     }
 
@@ -117,14 +124,19 @@ impl Exposed {
         &self.problems
     }
 
-    fn add(&mut self, settings: &McpSettings, container: &Container, candidate: &Candidate<'_>) {
+    fn add(
+        &mut self,
+        settings: &McpSettings,
+        container: &Container,
+        candidate: &Candidate<'_>,
+        left_out: &mut Problems,
+    ) {
         let (definition, rule) = (candidate.definition, candidate.rule);
         let rewritten = match rewrite(definition, &candidate.name, rule) {
             Ok(rewritten) => rewritten,
             Err(error) => {
                 let (server, name) = candidate.origin();
-                let problem = || format!("{server}: {name:?} is left out: {error}");
-                report(&mut self.problems, problem);
+                left_out.report(|| format!("{server}: {name:?} is left out: {error}"));
                 return;
             }
         };

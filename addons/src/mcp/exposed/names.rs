@@ -7,9 +7,37 @@ use crate::raw_json::sha256_hex;
 
 /// Number of hexadecimal digits of the full name's hash at the end of a cut name.
 const HASH_DIGITS: usize = 8;
-/// The length at which a list of problems is full. Further ones are not reported, since a server
+/// The length at which a list of problems is full. Further ones are only counted, since a server
 /// can cause thousands.
 const MAX_PROBLEMS: usize = 100;
+
+/// Problems of one kind, at most [`MAX_PROBLEMS`].
+#[derive(Default)]
+pub(super) struct Problems {
+    reported: Vec<String>,
+    /// Number of problems that are not in `reported`.
+    more: usize,
+}
+
+impl Problems {
+    /// Adds a problem, or counts it if the list is full.
+    pub(super) fn report(&mut self, problem: impl FnOnce() -> String) {
+        if self.reported.len() < MAX_PROBLEMS {
+            self.reported.push(problem());
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// The problems. If some were only counted, the last line names their kind and number.
+    pub(super) fn into_lines(mut self, kind: &str) -> Vec<String> {
+        if self.more > 0 {
+            let more = format!("{kind} that are not reported: {}", self.more);
+            self.reported.push(more);
+        }
+        self.reported
+    }
+}
 
 /// Returns the exposed name of a tool or prompt: the server's prefix, then `name`, the server's own
 /// name for it. An exposed name of more than [`MAX_EXPOSED_NAME`] bytes is cut, and ends with a
@@ -18,7 +46,7 @@ const MAX_PROBLEMS: usize = 100;
 pub(super) fn exposed_name(
     server: &ServerSettings,
     name: &str,
-    problems: &mut Vec<String>,
+    problems: &mut Problems,
 ) -> Option<Arc<str>> {
     let ServerSettings {
         name: server,
@@ -26,7 +54,7 @@ pub(super) fn exposed_name(
         ..
     } = server;
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
-        report(problems, || {
+        problems.report(|| {
             let name = name.escape_default().to_string();
             format!(
                 "{server}: {name:?} is left out: its name is empty, or has characters other than visible ASCII"
@@ -43,7 +71,7 @@ pub(super) fn exposed_name(
     let kept = whole.get(..kept).unwrap_or_default();
     let hash = hash.get(..HASH_DIGITS).unwrap_or_default();
     let exposed = format!("{kept}_{hash}");
-    report(problems, || {
+    problems.report(|| {
         format!(
             "{server}: {name:?} is exposed as {exposed}, since the whole name has more than {MAX_EXPOSED_NAME} characters"
         )
@@ -54,22 +82,15 @@ pub(super) fn exposed_name(
 /// Reports two entries with the same exposed name, each by its server and the server's name for it.
 /// The second entry is left out.
 pub(super) fn report_collision(
-    problems: &mut Vec<String>,
+    problems: &mut Problems,
     exposed: &str,
     kept: (&str, &str),
     left_out: (&str, &str),
 ) {
-    report(problems, || {
+    problems.report(|| {
         format!(
             "{exposed:?} would name {:?} of {} and {:?} of {}: the latter is left out; a tool can be renamed under overrides in mcp.yaml",
             kept.1, kept.0, left_out.1, left_out.0
         )
     });
-}
-
-/// Adds a problem, unless there are already [`MAX_PROBLEMS`].
-pub(super) fn report(problems: &mut Vec<String>, problem: impl FnOnce() -> String) {
-    if problems.len() < MAX_PROBLEMS {
-        problems.push(problem());
-    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::super::settings::ServerSettings;
-use super::names::{exposed_name, report_collision};
+use super::names::{Problems, exposed_name, report_collision};
 use crate::raw_json::{Members, Node};
 
 /// The prompts of a container, by their exposed names.
@@ -39,11 +39,13 @@ impl ExposedPrompts {
         L: IntoIterator<Item = (&'l Arc<ServerSettings>, &'l [Box<RawValue>])>,
     {
         let mut exposed = Self::default();
+        let mut problems = Problems::default();
         for (server, prompts) in listings {
             for raw in prompts {
-                exposed.add(server, raw);
+                exposed.add(server, raw, &mut problems);
             }
         }
+        exposed.problems = problems.into_lines("problems with prompts");
         exposed
     }
 
@@ -62,20 +64,20 @@ impl ExposedPrompts {
         &self.problems
     }
 
-    fn add(&mut self, server: &Arc<ServerSettings>, raw: &RawValue) {
+    fn add(&mut self, server: &Arc<ServerSettings>, raw: &RawValue, problems: &mut Problems) {
         let Ok(members) = Members::read(raw) else {
             return;
         };
         let Some(original) = members.text("name").map(Arc::<str>::from) else {
             return;
         };
-        let Some(name) = exposed_name(server, &original, &mut self.problems) else {
+        let Some(name) = exposed_name(server, &original, problems) else {
             return;
         };
         if let Some(owner) = self.by_name.get(&name).and_then(|at| self.prompts.get(*at)) {
             let kept = (&*owner.server.name, &*owner.original);
             let left_out = (&*server.name, &*original);
-            report_collision(&mut self.problems, &name, kept, left_out);
+            report_collision(problems, &name, kept, left_out);
             return;
         }
         self.by_name.insert(Arc::clone(&name), self.prompts.len());

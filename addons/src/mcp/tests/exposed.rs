@@ -134,6 +134,30 @@ fn a_collision_is_reported_even_if_a_server_has_a_thousand_bad_names() {
 }
 
 #[test]
+fn a_tool_left_out_is_reported_even_if_a_server_has_a_thousand_bad_names() {
+    let bad: Vec<_> = (0..1000).map(|number| format!("\u{e9}{number}")).collect();
+    let bad: Vec<_> = bad.iter().map(String::as_str).collect();
+    let text = json!({ "name": "x", "description": "a".repeat(300 * 1024) }).to_string();
+    let listings = [named("bad", &bad), (server("kb"), [tool(text)].into())];
+    let exposed = view(&overriding("kb", "x", renamed("y")), &listings);
+    let told = exposed.problems();
+    assert!(told[0].starts_with(r#"kb: "x" is left out"#), "{}", told[0]);
+    assert_eq!(told.len(), 1 + 100 + 1);
+    let last = told.last().unwrap();
+    assert_eq!(last, "problems with names that are not reported: 900");
+}
+
+#[test]
+fn the_number_of_prompts_whose_problems_are_not_reported_is_told() {
+    let bad = (0..101).map(|number| raw(json!({ "name": format!("\u{e9}{number}") }).to_string()));
+    let bad: Vec<_> = bad.collect();
+    let exposed = ExposedPrompts::of([(&server("kb"), &bad[..])]);
+    let told = exposed.problems();
+    assert_eq!(told.len(), 101);
+    assert_eq!(told[100], "problems with prompts that are not reported: 1");
+}
+
+#[test]
 fn a_name_with_other_than_visible_ascii_is_left_out_unless_the_operator_renames_the_tool() {
     each_row(
         ["seаrch", "a b", "a\u{200b}", "a\n", "ﬁnd", "a\u{7f}"],
