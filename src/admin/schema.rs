@@ -42,7 +42,11 @@ pub struct ContainerEntry {
     /// The level of the most confidential data that the container may have read since the beginning
     /// of the lease or since the last reset: `Public`, `Confidential` or `Secret`.
     pub security_level: String,
-    /// Whether every tool call is denied until a reset, because a policy decided `deny_abort`.
+    /// Whether a policy decided `deny_abort`. If so, until a reset, every request of the container
+    /// to an MCP server is denied, and so is every answer to a request of a server. Only these
+    /// requests pass: `initialize`, `server/discover`, `ping`, `logging/setLevel`, `tools/list`,
+    /// `prompts/list`, `resources/list`, `resources/templates/list`, `resources/unsubscribe`, and
+    /// `subscriptions/listen` without resources.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub tool_calls_aborted: bool,
 }
