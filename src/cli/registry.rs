@@ -104,14 +104,27 @@ impl RegistryCommand {
                 let (path, file) = (path.display(), file.display());
                 let restored = restored
                     .map_err(|error| failed(format_args!("restore {path} from {file}"), &error))?;
-                if let Some(moved_to) = &restored.moved_to {
-                    let moved_to = moved_to.display();
-                    print(format_args!("the damaged file was moved to {moved_to}"))?;
+                if let Some((moved_to, why)) = &restored.moved {
+                    print(moved_text(moved_to, why))?;
                 }
                 let count = restored.registrations;
                 print(format_args!("{count} registrations restored to {path}"))
             }
         }
+    }
+}
+
+/// Says why a restore moved the previous registry aside, and what can be done with that file.
+fn moved_text(moved_to: &Path, why: &SqliteError) -> String {
+    let path = moved_to.display();
+    match why {
+        SqliteError::Outdated { found, expected } => format!(
+            "the previous registry has schema version {found} instead of {expected}; it was moved to {path}, which `unified-proxy registry restore` accepts as a backup"
+        ),
+        SqliteError::Schema { found, expected } => format!(
+            "the previous registry has schema version {found}, this version of unified-proxy reads at most {expected}; it was moved to {path}, which a newer version can restore"
+        ),
+        _ => format!("the damaged file was moved to {path}"),
     }
 }
 
@@ -122,6 +135,27 @@ fn failed(what: impl Display, error: &SqliteError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_an_unreadable_registry_that_was_moved_aside_is_called_damaged() {
+        let (found, expected) = (2, 3);
+        let text = |why| moved_text(Path::new("/aside"), &why);
+        let damaged = text(SqliteError::Damaged("page 3".to_owned()));
+        assert!(damaged.contains("damaged") && damaged.contains("/aside"));
+        for (why, advice) in [
+            (
+                SqliteError::Outdated { found, expected },
+                "accepts as a backup",
+            ),
+            (SqliteError::Schema { found, expected }, "a newer version"),
+        ] {
+            let text = text(why);
+            assert!(!text.contains("damaged"), "{text}");
+            for part in ["schema version 2", "3", "/aside", advice] {
+                assert!(text.contains(part), "{text}");
+            }
+        }
+    }
 
     #[test]
     fn the_error_of_a_restore_names_the_registry_and_the_backup() {

@@ -23,9 +23,16 @@ pub enum SqliteError {
     /// `integrity_check` or `quick_check` found damage.
     #[error("the file is damaged: {0}")]
     Damaged(String),
-    /// A newer version of the program made the file, or the file has no schema version yet (0).
-    #[error("the file has schema version {found}, this program reads {expected}")]
+    /// A newer version of the program made the file.
+    #[error(
+        "a newer version of unified-proxy made the file: it has schema version {found}, this version reads at most {expected}; use the newer version, or a backup that this version made"
+    )]
     Schema { found: i64, expected: i64 },
+    /// The file has no schema version (0), so the program has not made it or not finished it.
+    #[error(
+        "the file has no schema version, so it is empty or not a registry: restore a backup of the registry"
+    )]
+    Unversioned,
     /// An older version of the program made the file.
     #[error(
         "the file has schema version {found}, this program reads {expected}: the server migrates it when it starts"
@@ -63,6 +70,7 @@ impl SqliteError {
             Self::Damaged(_)
             | Self::Schema { .. }
             | Self::Outdated { .. }
+            | Self::Unversioned
             | Self::Foreign
             | Self::Row(_) => true,
             Self::Sqlite(error) => matches!(

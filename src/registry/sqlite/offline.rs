@@ -23,12 +23,13 @@ const COPY_ATTEMPTS: u32 = 100;
 const COPY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The result of a restore.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Restored {
     /// The number of registrations in the restored registry.
     pub registrations: usize,
-    /// The new path of a registry that was moved aside; `None` if it was missing or usable.
-    pub moved_to: Option<PathBuf>,
+    /// The new path of a registry that was moved aside, and why; `None` if it was missing or
+    /// usable.
+    pub moved: Option<(PathBuf, SqliteError)>,
 }
 
 /// Runs `integrity_check` and decodes every row. Returns the number of registrations.
@@ -71,16 +72,20 @@ pub fn backup(path: &Path, to: &Path, present: Present) -> Result<usize, SqliteE
 pub fn restore(path: &Path, from: &Path) -> Result<Restored, SqliteError> {
     refuse_itself(path, from)?;
     let leases = leases_of(from)?;
-    let (moved_to, registrations) = match check(path) {
+    let (moved, registrations) = match check(path) {
         Ok(_) => (None, replace_leases(&mut open_to_write(path)?, leases)?),
         Err(error) if error.is_damage() || matches!(error, SqliteError::Missing(_)) => {
-            (move_aside(path)?, create_with(path, leases)?)
+            let moved_to = move_aside(path, &error)?;
+            (
+                moved_to.map(|moved_to| (moved_to, error)),
+                create_with(path, leases)?,
+            )
         }
         Err(error) => return Err(error),
     };
     Ok(Restored {
         registrations,
-        moved_to,
+        moved,
     })
 }
 
@@ -153,16 +158,22 @@ fn create_with(path: &Path, leases: Vec<Registration>) -> Result<usize, SqliteEr
     Ok(registrations)
 }
 
-/// Moves a damaged file aside and returns its new path; `None` if the file is missing. Moves its
+/// Moves an unusable file aside and returns its new path; `None` if the file is missing. Moves its
 /// journal too, since SQLite would otherwise apply the journal to the new file. An older version of
 /// the program may have left a WAL instead of a journal.
-fn move_aside(path: &Path) -> Result<Option<PathBuf>, SqliteError> {
+fn move_aside(path: &Path, why: &SqliteError) -> Result<Option<PathBuf>, SqliteError> {
     let format = format_description!("[year][month][day]T[hour][minute][second]Z");
     let now = OffsetDateTime::now_utc();
     let now = now
         .format(format)
         .unwrap_or_else(|_| now.unix_timestamp().to_string());
-    let aside = beside(path, &format!(".corrupt-{now}"));
+    let state = match why {
+        SqliteError::Schema { found, .. } | SqliteError::Outdated { found, .. } => {
+            format!("version-{found}")
+        }
+        _ => "corrupt".to_owned(),
+    };
+    let aside = beside(path, &format!(".{state}-{now}"));
     let moved = if_present(path, fs::rename(path, &aside))?;
     for suffix in ["-journal", "-wal"] {
         let journal = beside(path, suffix);

@@ -73,13 +73,14 @@ pub(super) fn version(conn: &Connection) -> Result<i64, SqliteError> {
     Ok(conn.query_row("PRAGMA user_version", [], |row| row.get(0))?)
 }
 
-/// Fails with [`SqliteError::Outdated`] or [`SqliteError::Schema`] unless the file has the current
-/// version.
+/// Fails with [`SqliteError::Outdated`], [`SqliteError::Schema`] or [`SqliteError::Unversioned`]
+/// unless the file has the current version.
 pub(super) fn expect_current(conn: &Connection) -> Result<(), SqliteError> {
     let (found, expected) = (version(conn)?, VERSION);
     match found {
         _ if found == expected => Ok(()),
-        1.. if found < expected => Err(SqliteError::Outdated { found, expected }),
+        ..=0 => Err(SqliteError::Unversioned),
+        _ if found < expected => Err(SqliteError::Outdated { found, expected }),
         _ => Err(SqliteError::Schema { found, expected }),
     }
 }

@@ -35,6 +35,11 @@ fn write_version_1(file: &Path) -> OffsetDateTime {
     expires_at
 }
 
+fn set_version(file: &Path, version: i64) {
+    let conn = Connection::open(file).unwrap();
+    conn.pragma_update(None, "user_version", version).unwrap();
+}
+
 fn assert_is_migrated(registry: &Registry, expires_at: OffsetDateTime) {
     let one = registry.get(&id("c1")).unwrap().unwrap();
     let expected = new("c1", A);
@@ -75,7 +80,8 @@ async fn a_backup_of_version_1_is_restored() {
     let expires_at = write_version_1(&backup);
     let before = fs::read(&backup).unwrap();
     let restored = offline::restore(&fixture.file(), &backup).unwrap();
-    assert_eq!((restored.registrations, restored.moved_to), (2, None));
+    assert_eq!(restored.registrations, 2);
+    assert!(restored.moved.is_none());
     within(3, || fixture.at(A).is_some()).await;
     assert_is_migrated(&fixture.registry, expires_at);
     assert!(fixture.at(B).is_none());
@@ -146,6 +152,42 @@ async fn a_file_of_a_newer_version_is_refused() {
     fixture.becomes(false).await;
     let problem = fixture.registry.problem().unwrap();
     assert!(problem.contains("schema version 99"), "{problem}");
+}
+
+#[tokio::test]
+async fn a_restore_of_a_newer_or_unversioned_backup_names_the_schema_version_and_changes_nothing() {
+    let fixture = RegistryFixture::new();
+    fixture.register("c1", A).await;
+    let backup = fixture.directory.path().join("backup.db");
+    offline::backup(&fixture.file(), &backup, Present::Keep).unwrap();
+    let before = fs::read(fixture.file()).unwrap();
+    let newer = "a newer version of unified-proxy made the file: it has schema version 99";
+    for (version, expected) in [
+        (99, newer),
+        (0, "no schema version, so it is empty or not a registry"),
+    ] {
+        set_version(&backup, version);
+        let error = offline::restore(&fixture.file(), &backup).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+        assert_eq!(fs::read(fixture.file()).unwrap(), before);
+    }
+}
+
+#[tokio::test]
+async fn a_restore_over_a_registry_of_another_version_moves_it_aside_and_names_the_version() {
+    for version in [1, 99] {
+        let fixture = RegistryFixture::new();
+        fixture.register("c1", A).await;
+        let backup = fixture.directory.path().join("backup.db");
+        offline::backup(&fixture.file(), &backup, Present::Keep).unwrap();
+        set_version(&fixture.file(), version);
+        let restored = offline::restore(&fixture.file(), &backup).unwrap();
+        let (aside, why) = restored.moved.unwrap();
+        let name = format!("{FILE_NAME}.version-{version}-");
+        assert!(aside.to_string_lossy().contains(&name), "{aside:?}");
+        let expected = format!("schema version {version}");
+        assert!(why.to_string().contains(&expected), "{why}");
+    }
 }
 
 #[tokio::test]
