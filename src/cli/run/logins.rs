@@ -52,9 +52,12 @@ const LOGINS: [Login; 4] = [
     },
 ];
 
+/// The environment variable with a key for the same host as Claude's login.
+const CLAUDE_KEY: &str = "ANTHROPIC_API_KEY";
+
 /// The environment variables from which the shipped entries take keys.
 const KEYS: [&str; 7] = [
-    "ANTHROPIC_API_KEY",
+    CLAUDE_KEY,
     "GEMINI_API_KEY",
     "GITHUB_TOKEN",
     "OPENAI_API_KEY",
@@ -100,7 +103,16 @@ impl Logins {
             };
             left_out.push(format!("the login of {name} is not used: {why}"));
         }
-        let keys: Vec<&str> = KEYS.into_iter().filter(|name| is_set(name)).collect();
+        let mut keys: Vec<&str> = KEYS.into_iter().filter(|name| is_set(name)).collect();
+        if let Some(login) = claude(&files)
+            && let Some(at) = keys.iter().position(|key| *key == CLAUDE_KEY)
+        {
+            keys.remove(at);
+            let Login { provider, host, .. } = login;
+            left_out.push(format!(
+                "${CLAUDE_KEY} is not used: the login of {provider} is for the same host, {host}"
+            ));
+        }
         let github_token = match keys.contains(&"GITHUB_TOKEN") {
             true => None,
             false => env::var("GH_TOKEN")
@@ -154,15 +166,17 @@ impl Logins {
         let mut variables: Vec<_> = token.map(|token| ("GITHUB_TOKEN", token.clone())).collect();
         // A subscription is preferred to a key: two active entries for one host would conflict, and
         // an entry with an empty key is inactive.
-        if self
-            .files
-            .iter()
-            .any(|(login, _)| login.provider == "claude")
-        {
-            variables.push(("ANTHROPIC_API_KEY", String::new()));
+        if claude(&self.files).is_some() {
+            variables.push((CLAUDE_KEY, String::new()));
         }
         variables
     }
+}
+
+/// Claude's login, if it was found.
+fn claude(files: &[(&'static Login, PathBuf)]) -> Option<&'static Login> {
+    let mut logins = files.iter().map(|(login, _)| *login);
+    logins.find(|login| login.provider == "claude")
 }
 
 /// Gets the token from gh, which may keep it in a keyring; `None` if gh has no token or fails.

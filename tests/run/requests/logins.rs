@@ -218,9 +218,16 @@ fn a_subscription_takes_precedence_over_a_key_for_the_same_host() {
     person
         .env
         .push(("ANTHROPIC_API_KEY".into(), "sk-another-key".into()));
-    ask(&person, &["--with-logins"], &["api.anthropic.com"]);
+    let said = ask(&person, &["--with-logins"], &["api.anthropic.com"]);
     assert!(sent(&person, "api.anthropic.com", "authorization").contains(MARK));
     assert_eq!(sent(&person, "api.anthropic.com", "x-api-key"), "");
+    let line = |with: &str| said.lines().find(|line| line.contains(with)).unwrap();
+    let used = line("which it does not see");
+    assert!(
+        used.contains("claude (") && !used.contains("$ANTHROPIC_API_KEY"),
+        "{said}"
+    );
+    line("$ANTHROPIC_API_KEY is not used: the login of claude");
 }
 
 #[test]
