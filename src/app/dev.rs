@@ -72,8 +72,8 @@ impl DevOptions {
 }
 
 /// Prints the addresses of proxy, DNS, MCP gateway and admin API, and three commands to try.
-/// `wanted` has the configured DNS addresses. `config` has the bound DNS addresses, which differ if
-/// a configured port was taken or is 0.
+/// `wanted` has the configured DNS addresses. `config` has the bound addresses, which differ from
+/// the configured ones if a port of DNS was taken or a port is 0.
 pub fn print_what_to_try(config: &Config, wanted: &[SocketAddr]) {
     let listen = &config.proxy.listen;
     let first = |addresses: &[SocketAddr]| {

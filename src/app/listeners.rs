@@ -66,14 +66,16 @@ impl Listeners {
         })
     }
 
-    /// The bound addresses of proxy, DNS and MCP. If the configured port is 0, the address has the
-    /// port that the kernel chose.
-    pub fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
-        let mut addresses = self.dns.local_addresses()?;
-        for listener in self.proxy.iter().chain(&self.mcp) {
-            addresses.push(listener.local_addr()?);
-        }
-        Ok(addresses)
+    /// Replaces the configured addresses of proxy, DNS and MCP by the bound ones. If a configured
+    /// port is 0, the bound address has the port that the kernel chose.
+    pub fn write_bound(&self, listen: &mut Listen) -> std::io::Result<()> {
+        let bound = |listeners: &[TcpListener]| -> std::io::Result<Vec<_>> {
+            listeners.iter().map(TcpListener::local_addr).collect()
+        };
+        listen.proxy = bound(&self.proxy)?;
+        listen.dns = self.dns.local_addresses()?;
+        listen.mcp = bound(&self.mcp)?;
+        Ok(())
     }
 }
 

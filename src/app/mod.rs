@@ -87,9 +87,9 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
     }
     let listen = &mut config.proxy.listen;
     let listeners = Listeners::bind(listen, config.proxy.admin_mode, dns_may_move)?;
-    let addresses = listeners.addresses().map_err(internal)?;
-    let bound_dns = listeners.dns.local_addresses().map_err(internal)?;
-    let wanted_dns = std::mem::replace(&mut listen.dns, bound_dns);
+    let wanted_dns = listen.dns.clone();
+    listeners.write_bound(listen).map_err(internal)?;
+    let addresses = [&*listen.dns, &listen.proxy, &listen.mcp].concat();
     let config = Arc::new(config);
     let own = OwnListeners::new(addresses.iter().copied());
     let app = App::build(source, Arc::clone(&config), own)?;

@@ -45,7 +45,8 @@ impl Dev {
         Self::start_with(origin, addresses, &[gateway], &[], &[])
     }
 
-    fn start_with(
+    /// Like [`Self::start_at`], with the MCP gateway at the addresses `gateway`.
+    pub fn start_with(
         origin: &Origin,
         (address, dns): (SocketAddr, SocketAddr),
         gateway: &[SocketAddr],

@@ -1,6 +1,6 @@
 //! `unified-proxy dev`, the proxy for processes on its own machine.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 
 use serde_json::Value;
 
@@ -78,6 +78,24 @@ fn ports_on_the_command_line_override_the_configuration() {
     // The ports in use differ from those in the file. The reload must not report this as a change.
     let log = dev.output("stderr");
     assert!(!log.contains("restart the server to apply it"), "{log}");
+}
+
+#[test]
+fn dev_prints_the_ports_that_the_kernel_chose_if_the_configured_ports_are_0() {
+    let origin = Origin::start();
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let dev = Dev::start_with(&origin, (any, any), &[any], &[], &[]);
+    let [proxy, dns, mcp] = addresses(&dev);
+    for address in [&proxy, &dns, &mcp] {
+        assert!(!address.contains(":0"), "{address}");
+    }
+    assert!(!dns.contains("is taken"), "{dns}");
+    let host = mcp.trim_start_matches("http://").trim_end_matches("/mcp");
+    TcpStream::connect(host).unwrap();
+    let fetched = dev.shell(&format!(
+        "curl -sS -x {proxy} --cacert .unified-proxy/certs/ca.pem https://api.github.com/zen"
+    ));
+    assert!(String::from_utf8_lossy(&fetched.stdout).contains("Half measures"));
 }
 
 #[test]
