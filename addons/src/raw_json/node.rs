@@ -30,8 +30,9 @@ impl<'a> Node<'a> {
         Self::take(&mut Cursor::new(json), 0)
     }
 
+    /// `depth` is the number of containers around the value.
     fn take(cursor: &mut Cursor<'a>, depth: usize) -> Result<Self, RawJsonError> {
-        if depth > MAX_NESTING {
+        if depth >= MAX_NESTING && matches!(cursor.peek(), Some(b'{' | b'[')) {
             return Err(RawJsonError::TooDeep);
         }
         let below = depth.saturating_add(1);

@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 use testkit::each_row;
 
 use super::*;
+use crate::strict_json::MAX_NESTING;
 
 fn raw(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap()
@@ -52,6 +53,44 @@ fn non_objects_deep_nesting_and_duplicate_or_invalid_keys_are_refused() {
     assert_eq!(Node::read(&nested).unwrap_err(), RawJsonError::DuplicateKey);
     let deep = raw(&format!("{}{}", "[".repeat(200), "]".repeat(200)));
     assert_eq!(Node::read(&deep).unwrap_err(), RawJsonError::TooDeep);
+}
+
+#[test]
+fn a_tree_has_the_nesting_limit_of_the_parsers_whether_or_not_the_innermost_container_is_empty() {
+    let shapes = [
+        ("[", "", "]"),
+        ("[", "0", "]"),
+        ("[", "[],0", "]"),
+        ("{\"a\":", "{}", "}"),
+        ("{\"a\":", "{\"a\":0}", "}"),
+        (" [ ", " ", " ] "),
+    ];
+    each_row(shapes, |(open, inner, close)| {
+        let inside = usize::from(inner.contains(['[', '{']));
+        for (depth, is_read) in [(MAX_NESTING, true), (MAX_NESTING + 1, false)] {
+            let around = depth - inside;
+            let text = format!("{}{inner}{}", open.repeat(around), close.repeat(around));
+            let tree = Node::read(&raw(&text)).map(drop);
+            let expected = if is_read {
+                Ok(())
+            } else {
+                Err(RawJsonError::TooDeep)
+            };
+            assert_eq!(tree, expected, "{depth} times {open}, around {inner:?}");
+            let parsed = crate::strict_json::parse(text.as_bytes());
+            assert_eq!(
+                parsed.is_ok(),
+                is_read,
+                "{depth} times {open}, around {inner:?}"
+            );
+            let checked = crate::strict_json::check_at_most(usize::MAX, text.as_bytes());
+            assert_eq!(
+                checked.is_ok(),
+                is_read,
+                "{depth} times {open}, around {inner:?}"
+            );
+        }
+    });
 }
 
 #[test]
