@@ -37,8 +37,8 @@ const NODES: &str = "query($ids:[ID!]!){nodes(ids:$ids){\
 pub(super) struct Requester {
     /// The lease whose request needs the answer.
     pub container: Arc<Container>,
-    /// The host of the container's request.
-    pub host: Host,
+    /// The host of the forge's API.
+    pub api: Host,
     /// The port of the container's request.
     pub port: u16,
     /// The path prefix of the API on this host: empty, or `/api`.
@@ -140,7 +140,7 @@ impl Forge {
             Err(OutboundError::Starting | OutboundError::NoUrl) => return Err(Denial::internal()),
         };
         if response.status().is_server_error() {
-            let sentence = format!("{} failed to look up an id of the request", requester.host);
+            let sentence = format!("{} failed to look up an id of the request", requester.api);
             return Err(Denial::new(Code::UpstreamUnreachable, sentence));
         }
         if response.status() != StatusCode::OK {
@@ -190,11 +190,11 @@ fn is_policy(denial: &Denial) -> bool {
 
 fn url(requester: &Requester, path: &str) -> String {
     let Requester {
-        host, port, prefix, ..
+        api, port, prefix, ..
     } = requester;
     match port {
-        443 => format!("https://{host}{prefix}{path}"),
-        _ => format!("https://{host}:{port}{prefix}{path}"),
+        443 => format!("https://{api}{prefix}{path}"),
+        _ => format!("https://{api}:{port}{prefix}{path}"),
     }
 }
 

@@ -43,11 +43,17 @@ const NAME: &str = names::GITHUB;
 const GISTS: [&str; 2] = ["gist.github.com", "gist.githubusercontent.com"];
 
 /// The service at a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Service {
     /// Web pages and git, which other addons judge, and the API below `/api`.
     Web,
     Api,
+    /// Uploads of release assets. This host serves no look-ups, so the forge's API is asked: at the
+    /// host `api`, below `prefix`.
+    Uploads {
+        api: Host,
+        prefix: &'static str,
+    },
     /// Raw files and archives, below `/OWNER/REPO/`.
     Files,
     Gists,
@@ -70,12 +76,16 @@ impl Github {
         let mut services = HostMap::default();
         for hosts in settings.hosts {
             let gists = Host::parse(&format!("gist.{}", hosts.host)).ok();
+            let (api, prefix) = match &hosts.api {
+                Some(api) => (api.clone(), ""),
+                None => (hosts.host.clone(), "/api"),
+            };
             for (host, service) in [
                 (gists, Service::Gists),
                 (hosts.raw, Service::Files),
                 (hosts.codeload, Service::Files),
                 (Some(hosts.host), Service::Web),
-                (hosts.uploads, Service::Api),
+                (hosts.uploads, Service::Uploads { api, prefix }),
                 (hosts.api, Service::Api),
             ] {
                 services.extend(host.map(|host| (host, service)));
@@ -104,13 +114,14 @@ impl Github {
         flow: &'a mut Flow,
         request: &'a mut Request,
         path: String,
+        api: Host,
         prefix: &'static str,
     ) -> Result<Step<'a>, Denial> {
         let container = Arc::clone(flow.container()?);
         clean(request);
         let requester = Requester {
             container: Arc::clone(&container),
-            host: flow.host().clone(),
+            api,
             port: flow.port(),
             prefix,
         };
@@ -192,7 +203,7 @@ impl Github {
 
     fn judge_request<'a>(
         &'a self,
-        service: Service,
+        service: &Service,
         flow: &'a mut Flow,
         request: &'a mut Request,
     ) -> Result<Step<'a>, Denial> {
@@ -201,15 +212,20 @@ impl Github {
         }
         request.path.send_normal();
         let path = request.path.normal().to_ascii_lowercase();
+        let host = flow.host().clone();
         match (service, below_api(&path)) {
             (Service::Web, None) => Ok(Step::PASS),
             (Service::Web, Some(below)) => {
                 flow.put_slot(ApiCall);
-                self.judge_api(flow, request, below, "/api")
+                self.judge_api(flow, request, below, host, "/api")
             }
             (Service::Api, below) => {
                 let path = below.unwrap_or(path);
-                self.judge_api(flow, request, path, "")
+                self.judge_api(flow, request, path, host, "")
+            }
+            (Service::Uploads { api, prefix }, below) => {
+                let path = below.unwrap_or(path);
+                self.judge_api(flow, request, path, api.clone(), prefix)
             }
             (Service::Files, _) => {
                 let access = self.rest.judge_file(&path, request, flow.container()?)?;
@@ -302,7 +318,7 @@ impl Addon for Github {
             flow.put_slot(ApiCall);
             return Step::PASS;
         }
-        match self.judge_request(*service, flow, request) {
+        match self.judge_request(service, flow, request) {
             Ok(step) => step,
             Err(denial) => Err(with_message(denial)).into(),
         }

@@ -24,20 +24,28 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-/// A forge with the repositories 7 (the container's) and 8. The first letter of a node's id says
+/// The URLs of the forges' APIs, each with the number of the container's repository and of another.
+const APIS: [(&str, &str, &str); 3] = [
+    ("https://api.github.com/", "7", "8"),
+    ("https://ghe.example.com/api/v3/", "7", "8"),
+    ("https://api.git.example.com/", "27", "28"),
+];
+
+/// Forges that answer look-ups of repositories at the URLs of [`APIS`] and nowhere else. The first letter of a node's id says
 /// what the node is: `W…` belongs to the container's repository `acme/web`, `X…` to `acme/secret`
 /// and `L…` to `acme/lib`; `U…` is a person, `B…` an agent.
 struct Known;
 
 impl Known {
     fn answer(request: &http::Request<Bytes>) -> Value {
-        if let Some((_, id)) = request.uri().path().rsplit_once("/repositories/") {
-            let name = match id {
-                "7" => "Acme/Web",
-                "8" => "acme/secret",
-                _ => return Value::Null,
+        let url = request.uri().to_string();
+        if let Some((api, id)) = url.rsplit_once("repositories/") {
+            let found = APIS.into_iter().find(|(url, ..)| *url == api);
+            return match found {
+                Some((_, own, _)) if own == id => json!({ "full_name": "Acme/Web" }),
+                Some((.., other)) if other == id => json!({ "full_name": "acme/secret" }),
+                _ => Value::Null,
             };
-            return json!({ "full_name": name });
         }
         let asked: Value = serde_json::from_slice(request.body()).unwrap();
         let ids = asked["variables"]["ids"].as_array().unwrap().iter();

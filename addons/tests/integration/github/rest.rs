@@ -482,6 +482,43 @@ fn requests_to_the_api_of_an_enterprise_server_are_judged_and_other_paths_are_no
 }
 
 #[test]
+fn a_repository_number_in_an_upload_is_looked_up_at_the_api_of_the_same_forge() {
+    let policy = json!({ "version": 1, "git": { "hosts": [
+        "github.com",
+        { "host": "ghe.example.com", "uploads": "uploads.ghe.example.com" },
+        {
+            "host": "git.example.com",
+            "api": "api.git.example.com",
+            "uploads": "uploads.git.example.com",
+        },
+    ] } });
+    let files = [("policy.yaml", policy.to_string())];
+    let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
+    let guard = Guard::new(read_files(&files, GithubSettings::read).unwrap());
+    each_row(
+        [
+            ("uploads.github.com", "7", Code::WriteNotAllowed),
+            ("uploads.github.com", "8", Code::RepoNotAuthorized),
+            ("uploads.github.com", "27", Code::RepoNotAuthorized),
+            ("uploads.ghe.example.com", "7", Code::WriteNotAllowed),
+            ("uploads.ghe.example.com", "8", Code::RepoNotAuthorized),
+            ("uploads.git.example.com", "27", Code::WriteNotAllowed),
+            ("uploads.git.example.com", "28", Code::RepoNotAuthorized),
+            // The number of the container's repository at the other forges.
+            ("uploads.git.example.com", "7", Code::RepoNotAuthorized),
+        ],
+        |(host, id, expected)| {
+            let line = format!("POST /repositories/{id}/releases/1/assets?name=x");
+            let code = guard.code(host, &line, &Value::Null);
+            assert_eq!(code, Some(expected), "{host} {id}");
+            let read = guard.code(host, &format!("GET /repositories/{id}"), &Value::Null);
+            let is_own = expected == Code::WriteNotAllowed;
+            assert_eq!(read.is_none(), is_own, "{host} {id}");
+        },
+    );
+}
+
+#[test]
 fn requests_to_a_host_of_no_forge_are_not_judged() {
     let guard = Guard::new(settings());
     let code = guard.code("api.example.com", "DELETE /repos/acme/web", &Value::Null);
