@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::shared::Shared;
 use crate::mcp::event::{Event, Params};
-use crate::mcp::message::{Id, Message, Outcome, write_response};
+use crate::mcp::message::{Id, Message, Outcome};
 use crate::mcp::mounts::pace::Pace;
 use crate::mcp::mounts::{MountError, error};
 
@@ -151,8 +151,8 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// Waits for the client's answer and sends it to the server. Sends nothing if the server cancels
-/// the request or the session ends.
+/// Waits for the client's answer and sends it to the server, unless the queue to the server is full.
+/// Sends nothing if the server cancels the request or the session ends.
 async fn wait_for_client(
     shared: Arc<Shared>,
     id: Id,
@@ -166,7 +166,45 @@ async fn wait_for_client(
     };
     shared.requests.end(&id);
     if let Some(answer) = answer {
-        let text = write_response(Some(&id), &answer);
-        let _ = shared.writer.send(text, None).await;
+        shared.reply(&id, &answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::to_raw_value;
+    use testkit::each_row_async;
+
+    use super::*;
+    use crate::mcp::mounts::{Events, Opening, Version};
+
+    #[tokio::test]
+    async fn answers_to_a_server_that_does_not_read_are_dropped_once_its_queue_is_full() {
+        // The first flood exceeds the bytes of the queue, the second its number of lines.
+        each_row_async([(20, 1 << 20), (600, 8)], async |(number, length)| {
+            let (unsolicited, mut requests) = Events::uncharged(1);
+            let opening = Opening {
+                container: None,
+                version: Version::V2025_11_25,
+                capabilities: to_raw_value("").unwrap().into(),
+                unsolicited,
+            };
+            let (shared, _unread) = Shared::new(&"t".into(), &opening);
+            shared.may_request.store(true, Ordering::Relaxed);
+            let mut incoming = Incoming::new(&shared, 100);
+            let answer = to_raw_value(&"x".repeat(length)).unwrap();
+            for id in 0..number {
+                let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"roots/list\"}}");
+                assert!(incoming.take(line.as_bytes()).is_continue());
+                let Some(Event::Request { reply, .. }) = requests.recv().await else {
+                    panic!("request {id} did not reach the client");
+                };
+                reply.send(Ok(answer.clone())).unwrap();
+                tokio::task::yield_now().await;
+            }
+            // A task that held an answer would hold the session's state.
+            assert_eq!(Arc::strong_count(&shared), 1, "{number} answers");
+        })
+        .await;
     }
 }

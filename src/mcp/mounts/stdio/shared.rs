@@ -28,6 +28,8 @@ pub(super) struct Shared {
     /// turned out to be modern.
     pub may_request: AtomicBool,
     next: AtomicU64,
+    /// Whether an answer to the server was dropped. Only the first one is logged.
+    dropped: AtomicBool,
     /// The reason why the session ended.
     failure: Mutex<Option<MountError>>,
 }
@@ -45,6 +47,7 @@ impl Shared {
             ended: CancellationToken::new(),
             may_request: AtomicBool::new(false),
             next: AtomicU64::new(1),
+            dropped: AtomicBool::new(false),
             failure: Mutex::new(None),
         };
         (Arc::new(shared), lines)
@@ -84,9 +87,18 @@ impl Shared {
         sent.ok_or_else(|| self.failure())
     }
 
-    /// Answers a request of the server; drops the answer if the queue to the server is full.
+    /// Answers a request of the server; drops the answer if the queue to the server is full. The
+    /// answer does not wait for room: the server makes the requests, so a server that does not read
+    /// would make any number of answers wait.
     pub fn reply(&self, id: &Id, outcome: &Outcome) {
-        let _ = self.writer.try_send(write_response(Some(id), outcome));
+        let sent = self.writer.try_send(write_response(Some(id), outcome));
+        let is_full = sent.is_none() && !self.writer.is_closed();
+        if is_full && !self.dropped.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                server = %self.server,
+                "an answer to an MCP server was dropped, since the server does not read its input"
+            );
+        }
     }
 
     /// Records why the session ends; the first reason counts.

@@ -50,6 +50,11 @@ impl Writer {
         let bytes = Arc::clone(&self.bytes).try_acquire_many_owned(weight(&text));
         self.lines.try_send(line(text, None, bytes.ok()?)).ok()
     }
+
+    /// Whether the server is gone.
+    pub fn is_closed(&self) -> bool {
+        self.lines.is_closed()
+    }
 }
 
 fn weight(text: &str) -> u32 {
