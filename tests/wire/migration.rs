@@ -1,5 +1,6 @@
 //! `scripts/compare-proxies`, which sends the same requests through an old and a new proxy.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -76,7 +77,32 @@ fn compare_proxies_prints_expected_and_unexpected_differences() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
+#[test]
+fn compare_proxies_distinguishes_a_proxy_that_does_not_answer_from_a_refusal() {
+    let forge = Forge::with(|_| {}, json!({}));
+    let list = "GIT acme/other\n";
+    let ran = compare(&forge.proxy, &forge.proxy, list);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(
+        ran.stdout
+            .starts_with("same      GIT acme/other: refused\n"),
+        "{ran:?}"
+    );
+
+    let port = TcpListener::bind("127.0.0.1:0").unwrap();
+    let nobody = format!("http://{}", port.local_addr().unwrap());
+    drop(port);
+    let ran = Ran::of(comparison(&forge.proxy, &forge.proxy, list).env("NEW", nobody));
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let dead = "NO ANSWER GIT acme/other: old refused, new no answer\n";
+    assert!(ran.stdout.starts_with(dead), "{ran:?}");
+}
+
 fn compare(old: &Proxy, new: &Proxy, list: &str) -> Ran {
+    Ran::of(&mut comparison(old, new, list))
+}
+
+fn comparison(old: &Proxy, new: &Proxy, list: &str) -> Command {
     let file = new.path("requests.txt");
     std::fs::write(&file, list).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/compare-proxies");
@@ -91,5 +117,6 @@ fn compare(old: &Proxy, new: &Proxy, list: &str) -> Ran {
                 format!("{}#{}", proxy.dns.ip(), proxy.dns.port()),
             );
     }
-    Ran::of(command.arg(file))
+    command.arg(file);
+    command
 }
