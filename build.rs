@@ -12,6 +12,9 @@ fn main() {
         // The linker's working directory is not defined, so the path is absolute.
         let root = env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
         let script = Path::new(&root).join(FUNCTION_ORDER);
-        println!("cargo::rustc-link-arg-bin=unified-proxy=-T{}", script.display());
+        println!(
+            "cargo::rustc-link-arg-bin=unified-proxy=-T{}",
+            script.display()
+        );
     }
 }
