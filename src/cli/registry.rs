@@ -124,6 +124,9 @@ fn moved_text(moved_to: &Path, why: &SqliteError) -> String {
         SqliteError::Schema { found, expected } => format!(
             "the previous registry has schema version {found}, this version of unified-proxy reads at most {expected}; it was moved to {path}, which a newer version can restore"
         ),
+        SqliteError::Foreign | SqliteError::Unversioned => {
+            format!("the previous file is not a registry; it was moved to {path}")
+        }
         _ => format!("the damaged file was moved to {path}"),
     }
 }
@@ -142,6 +145,10 @@ mod tests {
         let text = |why| moved_text(Path::new("/aside"), &why);
         let damaged = text(SqliteError::Damaged("page 3".to_owned()));
         assert!(damaged.contains("damaged") && damaged.contains("/aside"));
+        for why in [SqliteError::Foreign, SqliteError::Unversioned] {
+            let text = text(why);
+            assert!(text.contains("not a registry") && text.contains("/aside"));
+        }
         for (why, advice) in [
             (
                 SqliteError::Outdated { found, expected },

@@ -31,9 +31,9 @@ const APIS: [(&str, &str, &str); 3] = [
     ("https://api.git.example.com/", "27", "28"),
 ];
 
-/// Forges that answer look-ups of repositories at the URLs of [`APIS`] and nowhere else. The first letter of a node's id says
-/// what the node is: `W…` belongs to the container's repository `acme/web`, `X…` to `acme/secret`
-/// and `L…` to `acme/lib`; `U…` is a person, `B…` an agent.
+/// Forges that answer look-ups of repositories at the URLs of [`APIS`] and nowhere else. The first
+/// letter of a node's id says what the node is: `W…` belongs to the container's repository
+/// `acme/web`, `X…` to `acme/secret` and `L…` to `acme/lib`; `U…` is a person, `B…` an agent.
 struct Known;
 
 impl Known {
