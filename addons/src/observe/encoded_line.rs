@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::json::{beginning, excerpt, host, member, optional};
+use super::json::{beginning, excerpt, host, member, optional, socket_address};
 use super::line::{AuditLine, Cost, McpLine};
 
 /// The initial capacity in bytes, which suffices for most lines. A line can have 11 KiB: its
@@ -90,7 +90,7 @@ impl AuditLine<'_> {
         let cost_start = out.len();
         self.cost.write(out);
         let cost_at = cost_start..out.len();
-        optional(out, ",\"upstream_addr\":", self.upstream_addr);
+        socket_address(out, ",\"upstream_addr\":", self.upstream_addr);
         optional(out, ",\"credential\":", self.credential);
         if let Some(mcp) = &self.mcp {
             mcp.write(out);
