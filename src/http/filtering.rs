@@ -16,7 +16,8 @@ const STEP: usize = 64 * 1024;
 /// Passes a body through its filters; decodes a response first if a filter, a judge or a reader in
 /// this process reads the content.
 pub struct Filtering {
-    decoder: Option<Decoder>,
+    /// Boxed, since few bodies are decoded, and every response moves its filters.
+    decoder: Option<Box<Decoder>>,
     filters: Vec<Box<dyn BodyFilter>>,
     /// Bytes that may be sent.
     pub passed: BodyOut,
@@ -55,7 +56,7 @@ impl Filtering {
             let reservation = reserve()?;
             reservation.grow(decoder.memory())?;
             filtering.reservation = Some(reservation);
-            filtering.decoder = Some(decoder);
+            filtering.decoder = Some(Box::new(decoder));
         }
         head.headers.remove(CONTENT_ENCODING);
         Ok(filtering)

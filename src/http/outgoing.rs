@@ -50,7 +50,10 @@ pub fn outgoing(
 }
 
 /// The response, or the error. The error contains the request if no byte of it was sent.
-type Sent<E = TrySendError<Request<upstream::RequestBody>>> = Result<Response<Incoming>, E>;
+type Sent = Result<Response<Incoming>, TrySendError<Request<upstream::RequestBody>>>;
+
+/// Boxed, since both parts are large and pass several futures.
+type BoxedSent = Result<Box<Response<Incoming>>, Box<TrySendError<Request<upstream::RequestBody>>>>;
 
 /// Sends a request in the connection's protocol. The caller awaits the response with [`within`].
 pub fn transmit(
@@ -139,7 +142,7 @@ pub async fn within(
     exchange: &Exchange,
     upstream: &mut Upstream,
     mut sending: Pin<&mut impl Future<Output = Sent>>,
-) -> Result<Sent<Box<TrySendError<Request<upstream::RequestBody>>>>, Denial> {
+) -> Result<BoxedSent, Denial> {
     let live = &exchange.live;
     let limit = exchange.snapshot.config.proxy.upstream.response_timeout;
     let _waiting = exchange.session.idle.wait();
@@ -156,9 +159,8 @@ pub async fn within(
     loop {
         let done = poll_fn(|context| {
             let done = upstream.poll(context, |context| {
-                // Boxed: the error contains the request and is much larger than the response.
                 let done = sending.as_mut().poll(context);
-                done.map(|done| done.map_err(Box::new))
+                done.map(|done| done.map(Box::new).map_err(Box::new))
             });
             match done {
                 Poll::Ready(done) => Poll::Ready(Some(done)),

@@ -185,7 +185,7 @@ impl OwnClient {
         exchange: &mut Exchange,
         request: Request<Bytes>,
         carries_secrets: bool,
-    ) -> Result<UpstreamResponse, Denial> {
+    ) -> Result<Box<UpstreamResponse>, Denial> {
         let (parts, body) = request.into_parts();
         let query = parts.uri.query().map(Into::into);
         let path = Path::parse(parts.uri.path());

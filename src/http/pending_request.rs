@@ -157,7 +157,7 @@ impl PendingRequest {
 
     /// Takes the request through the chain, sends it, and takes the response through the chain.
     /// Nothing is resolved or dialled before the chain has permitted the request.
-    async fn answer(&mut self, exchange: &mut Exchange) -> Result<UpstreamResponse, Denial> {
+    async fn answer(&mut self, exchange: &mut Exchange) -> Result<Box<UpstreamResponse>, Denial> {
         let permitted = self.judge(exchange).await;
         let permit = permitted.map_err(|denial| self.denied(denial))?;
         let body = self.body_of(exchange).await?;
@@ -171,7 +171,7 @@ impl PendingRequest {
         exchange: &mut Exchange,
         permit: &ResolvePermit,
         body: RequestBody,
-    ) -> Result<UpstreamResponse, Denial> {
+    ) -> Result<Box<UpstreamResponse>, Denial> {
         let opening = self.opening(&body)?;
         let (response, upstream) = self.send(exchange, permit, body).await?;
         let (live, idle) = (&mut exchange.live, &exchange.session.idle);
@@ -248,7 +248,7 @@ impl PendingRequest {
         exchange: &mut Exchange,
         permit: &ResolvePermit,
         mut body: RequestBody,
-    ) -> Result<(Response<Incoming>, Upstream), Denial> {
+    ) -> Result<(Box<Response<Incoming>>, Upstream), Denial> {
         let denied = body.denial_slot();
         let uploading = body.under_way();
         let mut unsent: Option<Box<Request<upstream::RequestBody>>> = None;

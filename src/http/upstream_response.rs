@@ -21,7 +21,7 @@ use crate::upstream::{Upstream, not_answered};
 /// not longer than this either.
 const GATHERED: usize = 16 * 1024;
 
-/// An upstream's response.
+/// An upstream's response. It is kept in a box, since it passes several futures.
 pub struct UpstreamResponse {
     pub head: AnswerHead,
     rest: Rest,
@@ -39,11 +39,11 @@ impl UpstreamResponse {
     /// request sent, if any. Denies a 101 response that does not accept this handshake, and a body
     /// in a transfer coding other than chunked.
     pub fn read(
-        mut response: Response<Incoming>,
+        mut response: Box<Response<Incoming>>,
         mut upstream: Upstream,
         opening: Option<Box<websocket::Opening>>,
         host: &Host,
-    ) -> Result<Self, Denial> {
+    ) -> Result<Box<Self>, Denial> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let opening = opening.ok_or_else(|| {
                 not_answered(host, "sent status 101 without a request to upgrade")
@@ -52,17 +52,17 @@ impl UpstreamResponse {
             upstream.detach();
             // The head passes the chain like any other; frames follow it instead of a body.
             let (headers, accepted) = opening.accept(&mut response, host)?;
-            return Ok(Self {
+            return Ok(Box::new(Self {
                 head: AnswerHead::new(response.status(), headers),
                 rest: Rest::Websocket(Box::new(accepted)),
-            });
+            }));
         }
         let (mut parts, body) = response.into_parts();
         read_response_head(&mut parts).map_err(|why| not_answered(host, why))?;
-        Ok(Self {
+        Ok(Box::new(Self {
             head: AnswerHead::new(parts.status, parts.headers),
             rest: Rest::Body(body, upstream),
-        })
+        }))
     }
 
     /// Buffers the body and lets the judges judge it. Then keeps an HTTP/1.1 upstream connection
@@ -86,8 +86,8 @@ impl UpstreamResponse {
     }
 
     /// The response for the client. Its body owns the exchange.
-    pub fn response(self, mut exchange: Box<Exchange>) -> Response<Reply> {
-        let Self { mut head, rest } = self;
+    pub fn response(self: Box<Self>, mut exchange: Box<Exchange>) -> Response<Reply> {
+        let Self { mut head, rest } = *self;
         match rest {
             Rest::Body(body, upstream) => match filtering(&body, &mut head, &exchange, false) {
                 Ok(filtering) => streamed(head, body, upstream, filtering, exchange),
@@ -106,10 +106,10 @@ impl UpstreamResponse {
 
     /// The head and the decoded body, for a reader in this process. The body owns the exchange.
     pub fn into_parts(
-        self,
+        self: Box<Self>,
         mut exchange: Box<Exchange>,
     ) -> Result<(AnswerHead, Box<ResponseBody>), Denial> {
-        let Self { mut head, rest } = self;
+        let Self { mut head, rest } = *self;
         let body = match rest {
             Rest::Body(body, upstream) => {
                 let filtering = filtering(&body, &mut head, &exchange, true)

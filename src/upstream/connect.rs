@@ -96,7 +96,7 @@ pub async fn open_http(
     let stream = handshake(network, &endpoint.host, socket, config).await?;
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
         let spoken = speak_http2(stream, address, ended, &endpoint.host).await?;
-        return Ok(Upstream::Http2(spoken));
+        return Ok(Upstream::Http2(Box::new(spoken)));
     }
     let spoken = speak_http1(stream, address, ended, endpoint, network.generation).await?;
     Ok(Upstream::Http1(spoken))

@@ -87,11 +87,11 @@ pub struct Http2 {
     pub address: SocketAddr,
 }
 
-/// A connection that is ready for a request.
+/// A connection that is ready for a request. Boxed, since it is moved several times for each
+/// request.
 pub enum Upstream {
-    /// Boxed, since it is moved several times for each request.
     Http1(Box<Http1>),
-    Http2(Http2),
+    Http2(Box<Http2>),
 }
 
 impl Upstream {

@@ -80,7 +80,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    connection: Option<Http2>,
+    connection: Option<Box<Http2>>,
     failed: Option<(Instant, Denial)>,
 }
 
