@@ -215,7 +215,7 @@ impl Chain {
         let mut deadline = None;
         let mut waits = Waits::of(flow, &self.waits);
         for link in links {
-            flow.enter(link.name());
+            flow.enter(|| link.name());
             let settled = match link {
                 Link::Identity(identity) => {
                     let verdict = set_principal(&**identity, &identify, flow, subject);

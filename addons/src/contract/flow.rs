@@ -442,9 +442,10 @@ impl<Size: ?Sized> Flow<Size> {
         dry_run.map_or_else(Vec::new, |dry_run| dry_run.lock().notes.clone())
     }
 
-    pub(super) fn enter(&self, addon: &'static str) {
+    /// In a dry run, sets the addon that the following notes belong to.
+    pub(super) fn enter(&self, addon: impl FnOnce() -> &'static str) {
         if let Some(dry_run) = &self.dry_run {
-            dry_run.lock().addon = addon;
+            dry_run.lock().addon = addon();
         }
     }
 }

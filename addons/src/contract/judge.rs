@@ -126,7 +126,7 @@ impl<Head> Judges<Head> {
     ) -> Result<Bytes, Denial> {
         for judge in self.judges {
             let addon = judge.addon();
-            flow.enter(addon);
+            flow.enter(|| addon);
             let given = body.clone();
             let (flow, head) = (&mut *flow, &mut *head);
             // In an async block, so that a panic before the future is made is caught too.
