@@ -32,9 +32,10 @@ impl ForgeHosts {
             let mut seen = HashSet::new();
             at.list(|at| {
                 let forge = Self::read_one(&at)?;
-                if !seen.insert(forge.host.clone()) {
-                    at.refuse(format!("{} is listed twice", forge.host));
+                if let Some(host) = forge.all_hosts().find(|host| seen.contains(*host)) {
+                    at.refuse(format!("{host} is listed twice"));
                 }
+                seen.extend(forge.all_hosts().cloned());
                 Some(forge)
             })
         })

@@ -393,6 +393,10 @@ fn invalid_policies_are_refused_with_their_place() {
                 ],
             ),
             (
+                "git: { hosts: [github.com, { host: ghe.example.com, api: api.github.com }] }",
+                &["2:28: git.hosts[1]: api.github.com is listed twice"],
+            ),
+            (
                 "git: { bot_branch_prefixes: [sandbox/, refs/heads/, refs/heads/x, refs/heads/../x/, refs/tags/x/] }",
                 &[
                     "2:30: git.bot_branch_prefixes[0]: must be a prefix of branches such as refs/heads/sandbox/",
