@@ -24,7 +24,9 @@ use crate::mcp::message::{Id, Message, Outcome, write_request};
 use crate::mcp::mounts::dropped::Reason;
 use crate::mcp::mounts::handshake::{initialize_params, read_initialized, refused};
 use crate::mcp::mounts::related::Related;
-use crate::mcp::mounts::{Described, MessageReservation, MountError, MountSession, Opening};
+use crate::mcp::mounts::{
+    Described, MessageMemory, MessageReservation, MountError, MountSession, Opening,
+};
 use crate::mcp::version::Version;
 
 /// The longest URL of an endpoint, in bytes.
@@ -220,6 +222,10 @@ impl Replies for Peer {
             // A server that refuses the answer does not wait for it.
             let _ = self.post(message).await;
         })
+    }
+
+    fn memory(&self) -> &dyn MessageMemory {
+        &self.wire.client
     }
 }
 

@@ -18,8 +18,8 @@ use crate::http::Answer;
 use crate::mcp::event::Events;
 use crate::mcp::fields::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 use crate::mcp::message::{Id, Outcome};
-use crate::mcp::mounts::MountError;
 use crate::mcp::mounts::dropped::Reason;
+use crate::mcp::mounts::{MessageMemory, MountError};
 use crate::mcp::version::Version;
 
 /// Delay before a stream is resumed, unless the server sets one; also the shortest delay before the
@@ -262,5 +262,9 @@ impl Replies for LegacyPeer {
             // A server that refuses the answer does not wait for it.
             let _ = self.post(message).await;
         })
+    }
+
+    fn memory(&self) -> &dyn MessageMemory {
+        &self.wire.client
     }
 }

@@ -11,10 +11,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::HttpTransport;
+use crate::mcp::error::rpc_error;
 use crate::mcp::event::{Event, Events, Params};
 use crate::mcp::message::{Id, Message, Outcome, write_request, write_response};
 use crate::mcp::mounts::dropped::{Dropped, Reason};
-use crate::mcp::mounts::{List, Opening, error};
+use crate::mcp::mounts::{List, MessageMemory, MessageReservation, Opening, error};
 
 /// The key in the `_meta` of a notification that names its subscription.
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
@@ -30,6 +31,9 @@ pub const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 pub trait Replies: Send + Sync + 'static {
     /// Sends one message. Returns once the server has answered the POST or could not be reached.
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()>;
+
+    /// The memory that an answer of a client is charged to until it has been sent.
+    fn memory(&self) -> &dyn MessageMemory;
 }
 
 /// Guard of a call. Dropping the guard cancels the call at the server, unless the guard was
@@ -181,7 +185,8 @@ impl Inbox {
             let answering = async {
                 let outcome = answer.await;
                 let outcome = outcome.unwrap_or_else(|_| Err(error::nobody_answers()));
-                replies.reply(write_response(Some(&id), &outcome)).await;
+                let (message, _charge) = charged(&id, outcome, replies.memory());
+                replies.reply(message).await;
             };
             tokio::select! {
                 () = answering => {}
@@ -191,6 +196,44 @@ impl Inbox {
     }
 }
 
+/// Encodes the answer to a request of the server, and charges it to `memory`: a server that takes
+/// answers slowly must not make the proxy hold many long ones. If memory is exhausted, the server
+/// gets an error instead.
+fn charged(id: &Id, outcome: Outcome, memory: &dyn MessageMemory) -> (String, MessageReservation) {
+    let mut charge = MessageReservation::default();
+    let message = write_response(Some(id), &outcome);
+    match charge.grow_to(memory, message.len()) {
+        Ok(()) => (message, charge),
+        Err(denial) => (write_response(Some(id), &Err(rpc_error(&denial))), charge),
+    }
+}
+
 fn empty() -> Outcome {
     RawValue::from_string("{}".to_owned()).map_err(|_| error::internal())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::to_raw_value;
+
+    use super::*;
+    use crate::mcp::message_memory::Account;
+
+    #[test]
+    fn answers_that_wait_for_a_slow_server_are_bounded_together() {
+        let account = Account::of(3 << 20);
+        let id = Id::number(7);
+        let answer = |length: usize| {
+            let outcome = Ok(to_raw_value(&"x".repeat(length)).unwrap());
+            charged(&id, outcome, &*account)
+        };
+        let waiting: Vec<_> = (0..10).map(|_| answer(1 << 20)).collect();
+        let held: usize = waiting.iter().map(|(message, _)| message.len()).sum();
+        assert!(held < 3 << 20, "{held}");
+        let (refused, _) = waiting.last().unwrap();
+        assert!(refused.contains("\"id\":7,\"error\""), "{refused}");
+        drop(waiting);
+        let (sent, _charge) = answer(1 << 20);
+        assert!(sent.contains("\"result\""));
+    }
 }
