@@ -42,10 +42,10 @@ class Load:
         return statistics.median(figures) if figures else None
 
 
-def keep_alive(connections, *more, name="1 KiB", **options):
+def keep_alive(connections, *more, name="1 KiB", suffix="", **options):
     word = "connection" if connections == 1 else "connections"
     arguments = ["keep-alive", "--connections", connections, *more]
-    return Load(f"keep-alive {name}, {connections} {word}", arguments, **options)
+    return Load(f"keep-alive {name}, {connections} {word}{suffix}", arguments, **options)
 
 
 def http_loads(quick):
@@ -69,6 +69,13 @@ def http_loads(quick):
              NEW_HOSTS], peers=("product", "relay", "hudsucker"), rounds=3 if quick else NEW_HOST_ROUNDS),
         Load("denials", ["denials", "--connections", 32], seconds=seconds, peers=("product", "nginx")),
     ]
+
+
+def paired_loads(quick):
+    """Loads for the ratio of the product to the relay. On a machine that is shared with others, the median of many short pairs
+    is more precise than the ratio of two smallest values."""
+    return [keep_alive(connections, suffix=", in pairs", peers=("product", "relay"), rounds=rounds, seconds=0.5)
+            for connections, rounds in ((32, 20 if quick else 60), (256, 5 if quick else 30))]
 
 
 def slow_loads():

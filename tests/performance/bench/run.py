@@ -105,6 +105,8 @@ def run(options, http, dns, passed, facts, product):
     say("HTTP")
     http_loads = http.run(loads.http_loads(options.quick))
     maximum = http_loads[0].figure("nginx", "per_second")
+    say("pairs of product and relay")
+    pairs = http.run(loads.paired_loads(options.quick))
     say("a fixed rate")
     fixed = http.run([loads.fixed_rate(maximum / 2, options.quick)]) if maximum else []
     say("mitmproxy, denials beside another container")
@@ -119,7 +121,7 @@ def run(options, http, dns, passed, facts, product):
         product.restart()
         http.peers["product"] = product.peer()
         http.run([load])
-    return http_loads + fixed + slow, idle, questions, facts
+    return http_loads + pairs + fixed + slow, idle, questions, facts
 
 
 def print_report(http, idle, questions, facts):
