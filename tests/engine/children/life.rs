@@ -39,16 +39,17 @@ async fn a_hundred_starts_and_stops_leave_no_process_no_zombie_and_no_descriptor
     let limit = Duration::from_secs(5);
     let same = eventually(limit, || open_descriptors() <= before).await;
     assert!(same, "{before} descriptors became {}", open_descriptors());
-    let metrics = fixture.metrics.gather();
-    let status = metrics
-        .iter()
-        .find(|family| family.name() == "proxy_mcp_process_status");
-    let series = status.unwrap().get_metric();
-    assert!(
+    let none_runs = || {
+        let metrics = fixture.metrics.gather();
+        let status = metrics
+            .iter()
+            .find(|family| family.name() == "proxy_mcp_process_status");
+        let series = status.unwrap().get_metric();
         series
             .iter()
             .all(|series| series.get_gauge().get_value() == 0.0)
-    );
+    };
+    assert!(eventually(limit, none_runs).await);
 }
 
 /// A shell script that answers `initialize` and then reads without answering.
