@@ -86,6 +86,7 @@ impl UpstreamResponse {
     }
 
     /// The response for the client. Its body owns the exchange.
+    #[expect(clippy::boxed_local, reason = "callers hold it in a box")]
     pub fn response(self: Box<Self>, mut exchange: Box<Exchange>) -> Response<Reply> {
         let Self { mut head, rest } = *self;
         match rest {
@@ -105,6 +106,7 @@ impl UpstreamResponse {
     }
 
     /// The head and the decoded body, for a reader in this process. The body owns the exchange.
+    #[expect(clippy::boxed_local, reason = "callers hold it in a box")]
     pub fn into_parts(
         self: Box<Self>,
         mut exchange: Box<Exchange>,
