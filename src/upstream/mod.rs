@@ -87,8 +87,8 @@ pub struct Http2 {
     pub address: SocketAddr,
 }
 
-/// A connection that is ready for a request. Boxed, since it is moved several times for each
-/// request.
+/// A connection that is ready for a request. Both kinds are boxed, since they are moved several
+/// times for each request.
 pub enum Upstream {
     Http1(Box<Http1>),
     Http2(Box<Http2>),

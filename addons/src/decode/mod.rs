@@ -226,7 +226,7 @@ fn unknown(side: Side) -> Fault {
     }
 }
 
-/// Not inlined, since the decoders are built on the stack: the 54 KiB would be in the frame of
+/// Not inlined, since the decoders are built on the stack: their 53 KiB would be in the frame of
 /// [`Decoder::of`], which every response calls.
 #[inline(never)]
 fn named(side: Side, name: &str) -> Option<Box<dyn Encoding>> {

@@ -50,12 +50,12 @@ def keep_alive(connections, *more, name="1 KiB", suffix="", **options):
 
 def http_loads(quick):
     seconds = 0.5 if quick else 1.0
-    windows = 10 if quick else 12
+    windows = 3 if quick else 12
     plain = ["--host", "plain.many.example.com"]
     big = ["--size", 100 << 20, "--requests", 2 if quick else 5]
     return [
         keep_alive(32, peers=RELAYS if quick else EVERY, rounds=windows, smallest=True),
-        keep_alive(256, rounds=3 if quick else windows, smallest=True, seconds=seconds,
+        keep_alive(256, rounds=windows, smallest=True, seconds=seconds,
                    peers=RELAYS if quick else EVERY),
         keep_alive(1, seconds=seconds, peers=("direct", *RELAYS)),
         keep_alive(32, "--size", 100 << 10, name="100 KiB", seconds=seconds),
@@ -75,7 +75,7 @@ def paired_loads(quick):
     """Loads for the ratio of the product to the relay. On a machine that is shared with others, the median of many short pairs
     is more precise than the ratio of two smallest values."""
     return [keep_alive(connections, suffix=", in pairs", peers=("product", "relay"), rounds=rounds, seconds=0.5)
-            for connections, rounds in ((32, 20 if quick else 60), (256, 5 if quick else 30))]
+            for connections, rounds in ((32, 15 if quick else 60), (256, 3 if quick else 30))]
 
 
 def slow_loads():

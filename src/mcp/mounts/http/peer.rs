@@ -204,7 +204,10 @@ fn charged(id: &Id, outcome: Outcome, memory: &dyn MessageMemory) -> (String, Me
     let message = write_response(Some(id), &outcome);
     match charge.grow_to(memory, message.len()) {
         Ok(()) => (message, charge),
-        Err(denial) => (write_response(Some(id), &Err(rpc_error(&denial))), charge),
+        Err(denial) => {
+            let refusal = write_response(Some(id), &Err(rpc_error(&denial)));
+            (refusal, MessageReservation::default())
+        }
     }
 }
 
@@ -214,26 +217,70 @@ fn empty() -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
+    use parking_lot::Mutex;
+    use prometheus::Registry;
     use serde_json::value::to_raw_value;
 
     use super::*;
     use crate::mcp::message_memory::Account;
+    use crate::mcp::mounts::Version;
 
-    #[test]
-    fn answers_that_wait_for_a_slow_server_are_bounded_together() {
-        let account = Account::of(3 << 20);
-        let id = Id::number(7);
-        let answer = |length: usize| {
-            let outcome = Ok(to_raw_value(&"x".repeat(length)).unwrap());
-            charged(&id, outcome, &*account)
+    /// A server that never answers the POST of a message.
+    struct Stalled {
+        account: Arc<Account>,
+        posted: Mutex<Vec<String>>,
+    }
+
+    impl Replies for Stalled {
+        fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()> {
+            self.posted.lock().push(message);
+            Box::pin(pending())
+        }
+
+        fn memory(&self) -> &dyn MessageMemory {
+            &*self.account
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_that_a_server_does_not_take_are_bounded_together_and_end_with_the_session() {
+        let (unsolicited, mut requests) = Events::uncharged(1);
+        let opening = Opening {
+            container: None,
+            version: Version::V2025_11_25,
+            capabilities: to_raw_value("").unwrap().into(),
+            unsolicited: unsolicited.clone(),
         };
-        let waiting: Vec<_> = (0..10).map(|_| answer(1 << 20)).collect();
-        let held: usize = waiting.iter().map(|(message, _)| message.len()).sum();
-        assert!(held < 3 << 20, "{held}");
-        let (refused, _) = waiting.last().unwrap();
-        assert!(refused.contains("\"id\":7,\"error\""), "{refused}");
-        drop(waiting);
-        let (sent, _charge) = answer(1 << 20);
-        assert!(sent.contains("\"result\""));
+        let dropped = Dropped::new(&Registry::new()).unwrap();
+        let inbox = Inbox::new(&"t".into(), &dropped, &opening);
+        let server = Arc::new(Stalled {
+            account: Account::of(3 << 20),
+            posted: Mutex::default(),
+        });
+        for id in 0..10 {
+            let (id, method) = (Id::number(id), "roots/list".into());
+            inbox.request(id, method, None, &unsolicited, &server);
+            let Some(Event::Request { reply, .. }) = requests.recv().await else {
+                panic!("the request did not reach the client");
+            };
+            reply
+                .send(Ok(to_raw_value(&"x".repeat(1 << 20)).unwrap()))
+                .unwrap();
+            tokio::task::yield_now().await;
+        }
+        let posted = std::mem::take(&mut *server.posted.lock());
+        let long = posted.iter().filter(|message| message.len() > 1 << 20);
+        assert_eq!((posted.len(), long.count()), (10, 2));
+        assert!(posted[9].contains("\"id\":9,\"error\""), "{}", posted[9]);
+        assert!(server.account.reserved() > 2 << 20);
+        inbox.ended.cancel();
+        let released = async {
+            while server.account.reserved() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(10), released).await.unwrap();
     }
 }
