@@ -148,7 +148,7 @@ def record(text, heading, following):
 
 def main():
     arguments = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    arguments.add_argument("--quick", action="store_true", help="fewer and shorter rounds: under three minutes")
+    arguments.add_argument("--quick", action="store_true", help="fewer and shorter rounds: about three minutes")
     arguments.add_argument("--all", action="store_true", help="HAProxy and squid as well")
     arguments.add_argument("--install", action="store_true", help="install the other proxies first, with apt-get and pip")
     arguments.add_argument("--record", action="store_true", help="also write the tables to docs/performance.md")
