@@ -19,8 +19,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use super::UpstreamSocket;
-use super::{Driver, Http1, Http2, Network, Upstream};
+use super::{Driver, Home, Http1, Http2, Network, Upstream, UpstreamSocket};
 
 /// HTTP/2 receive window of a stream, in bytes: enough for a fast download at usual round-trip
 /// times.
@@ -89,8 +88,9 @@ pub async fn open_http(
     let endpoint = live.endpoint().ok_or_else(Denial::internal)?.clone();
     let ended = owner.ended().clone();
     let (socket, address) = open_raw(live, network, permit).await?;
+    let (home, generation) = (socket.home(), network.generation);
     if endpoint.scheme == Scheme::Http {
-        let spoken = speak_http1(socket, address, ended, endpoint, network.generation).await?;
+        let spoken = speak_http1(socket, home, address, ended, endpoint, generation).await?;
         return Ok(Upstream::Http1(spoken));
     }
     let stream = handshake(network, &endpoint.host, socket, config).await?;
@@ -98,7 +98,7 @@ pub async fn open_http(
         let spoken = speak_http2(stream, address, ended, &endpoint.host).await?;
         return Ok(Upstream::Http2(Box::new(spoken)));
     }
-    let spoken = speak_http1(stream, address, ended, endpoint, network.generation).await?;
+    let spoken = speak_http1(stream, home, address, ended, endpoint, generation).await?;
     Ok(Upstream::Http1(spoken))
 }
 
@@ -153,6 +153,7 @@ fn tls_failure(host: &Host, error: &std::io::Error) -> DialError {
 
 pub(super) async fn speak_http1<T>(
     stream: T,
+    home: Home,
     address: SocketAddr,
     ended: CancellationToken,
     endpoint: Endpoint,
@@ -173,7 +174,7 @@ where
         host,
         idle_since: Instant::now(),
         driver,
-        home: std::thread::current().id(),
+        home,
         timer: None,
     }))
 }

@@ -19,7 +19,6 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::thread::ThreadId;
 use std::time::Duration;
 
 use addons::contract::{Chain, Endpoint};
@@ -39,7 +38,7 @@ pub use outbound::OutboundClient;
 pub use own_listeners::OwnListeners;
 pub use pool::{LeasePool, Want, ready};
 pub use resolve::{Resolver, ResolverError};
-pub use socket::{SocketBudget, SocketPermit, UpstreamSocket};
+pub use socket::{Home, SocketBudget, SocketPermit, UpstreamSocket};
 pub use watch::NameserverWatch;
 
 /// Everything needed to connect to upstreams under one configuration.
@@ -68,9 +67,7 @@ pub struct Http1 {
     pub idle_since: Instant,
     /// Moves the bytes; the exchange that uses the connection polls it.
     pub driver: Driver,
-    /// The thread whose runtime watches the socket. If another thread uses the connection, each
-    /// event of the socket costs a wake-up across cores.
-    pub home: ThreadId,
+    pub home: Home,
     /// Timer of the previous request. The next request uses it again if it comes from the same
     /// client connection.
     pub timer: Option<Timer>,

@@ -3,9 +3,12 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::thread::{self, ThreadId};
 
 use addons::contract::Principal;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -65,9 +68,39 @@ impl SocketBudget {
     }
 }
 
+/// The thread whose runtime watches a socket. If another thread uses the connection without moving
+/// the socket first, each event of the socket costs a wake-up across cores.
+#[derive(Debug)]
+pub struct Home {
+    thread: ThreadId,
+    /// Read by the socket before each read and write.
+    moves: Arc<AtomicBool>,
+}
+
+impl Home {
+    /// The home of a socket that this thread has dialled.
+    pub(super) fn here(moves: Arc<AtomicBool>) -> Self {
+        let thread = thread::current().id();
+        Self { thread, moves }
+    }
+
+    pub fn is_here(&self) -> bool {
+        self.thread == thread::current().id()
+    }
+
+    /// Lets the runtime of this thread watch the socket, from the next read or write on.
+    pub fn move_here(&mut self) {
+        if !self.is_here() {
+            self.thread = thread::current().id();
+            self.moves.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct UpstreamSocket {
     stream: TcpStream,
+    moves: Arc<AtomicBool>,
     _permit: SocketPermit,
 }
 
@@ -77,8 +110,30 @@ impl UpstreamSocket {
         stream.set_nodelay(true)?;
         Ok(Self {
             stream,
+            moves: Arc::default(),
             _permit: permit,
         })
+    }
+
+    /// The home of this socket, which this thread has dialled.
+    pub(super) fn home(&self) -> Home {
+        Home::here(Arc::clone(&self.moves))
+    }
+
+    fn stream(&mut self) -> Pin<&mut TcpStream> {
+        if self.moves.load(Ordering::Relaxed) {
+            self.moves.store(false, Ordering::Relaxed);
+            // If this fails, the other runtime still watches the socket.
+            if let Ok(watched_here) = self.watch_here() {
+                self.stream = watched_here;
+            }
+        }
+        Pin::new(&mut self.stream)
+    }
+
+    fn watch_here(&self) -> io::Result<TcpStream> {
+        let socket = self.stream.as_fd().try_clone_to_owned()?;
+        TcpStream::from_std(socket.into())
     }
 }
 
@@ -94,7 +149,7 @@ impl AsyncRead for UpstreamSocket {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        self.stream().poll_read(context, buffer)
     }
 }
 
@@ -104,7 +159,7 @@ impl AsyncWrite for UpstreamSocket {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        self.stream().poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -112,7 +167,7 @@ impl AsyncWrite for UpstreamSocket {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        self.stream().poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
