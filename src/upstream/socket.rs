@@ -1,5 +1,6 @@
-//! Connections to upstreams, limited in total and for each lease: a sandbox must not use up the
-//! file descriptors of the process.
+//! Sockets of upstream connections. Their number is limited in total and for each lease: a sandbox
+//! must not use up the file descriptors of the process. The runtime of one thread watches a socket;
+//! a connection that another thread takes from the pool moves its socket there.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -73,15 +74,17 @@ impl SocketBudget {
 #[derive(Debug)]
 pub struct Home {
     thread: ThreadId,
-    /// Read by the socket before each read and write.
-    moves: Arc<AtomicBool>,
+    /// Shared with the socket, which moves before its next read or write if this is set.
+    move_pending: Arc<AtomicBool>,
 }
 
 impl Home {
     /// The home of a socket that this thread has dialled.
-    pub(super) fn here(moves: Arc<AtomicBool>) -> Self {
-        let thread = thread::current().id();
-        Self { thread, moves }
+    pub(super) fn here(move_pending: Arc<AtomicBool>) -> Self {
+        Self {
+            thread: thread::current().id(),
+            move_pending,
+        }
     }
 
     pub fn is_here(&self) -> bool {
@@ -92,7 +95,7 @@ impl Home {
     pub fn move_here(&mut self) {
         if !self.is_here() {
             self.thread = thread::current().id();
-            self.moves.store(true, Ordering::Relaxed);
+            self.move_pending.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -100,7 +103,7 @@ impl Home {
 #[derive(Debug)]
 pub struct UpstreamSocket {
     stream: TcpStream,
-    moves: Arc<AtomicBool>,
+    move_pending: Arc<AtomicBool>,
     _permit: SocketPermit,
 }
 
@@ -110,22 +113,25 @@ impl UpstreamSocket {
         stream.set_nodelay(true)?;
         Ok(Self {
             stream,
-            moves: Arc::default(),
+            move_pending: Arc::default(),
             _permit: permit,
         })
     }
 
     /// The home of this socket, which this thread has dialled.
     pub(super) fn home(&self) -> Home {
-        Home::here(Arc::clone(&self.moves))
+        Home::here(Arc::clone(&self.move_pending))
     }
 
-    fn stream(&mut self) -> Pin<&mut TcpStream> {
-        if self.moves.load(Ordering::Relaxed) {
-            self.moves.store(false, Ordering::Relaxed);
+    /// The stream, for a read or a write. Moves the socket first if a move is pending.
+    fn stream(&mut self, context: &Context<'_>) -> Pin<&mut TcpStream> {
+        if self.move_pending.load(Ordering::Relaxed) {
+            self.move_pending.store(false, Ordering::Relaxed);
             // If this fails, the other runtime still watches the socket.
             if let Ok(watched_here) = self.watch_here() {
                 self.stream = watched_here;
+                // A read that waits was registered at the other runtime. It must be polled again.
+                context.waker().wake_by_ref();
             }
         }
         Pin::new(&mut self.stream)
@@ -149,7 +155,7 @@ impl AsyncRead for UpstreamSocket {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.stream().poll_read(context, buffer)
+        self.stream(context).poll_read(context, buffer)
     }
 }
 
@@ -159,7 +165,7 @@ impl AsyncWrite for UpstreamSocket {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.stream().poll_write(context, bytes)
+        self.stream(context).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -167,7 +173,7 @@ impl AsyncWrite for UpstreamSocket {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.stream().poll_write_vectored(context, slices)
+        self.stream(context).poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -180,5 +186,56 @@ impl AsyncWrite for UpstreamSocket {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::task::{Wake, Waker};
+
+    use addons::contract::System;
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_write_that_moves_the_socket_wakes_the_task_to_read_again() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let principal = Principal::System(Arc::new(System {
+            name: "test".into(),
+            hosts: Vec::new(),
+            trust_private: true,
+        }));
+        let permit = SocketBudget::new(4).take(&principal).unwrap();
+        let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+        let connect = async {
+            let socket = UpstreamSocket::connect(address, permit).await.unwrap();
+            (socket.home(), socket)
+        };
+        let (mut home, mut socket) = thread::scope(|scope| {
+            let connecting = scope.spawn(|| runtime().block_on(connect));
+            connecting.join().unwrap()
+        });
+        home.move_here();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        let runtime = runtime();
+        let _entered = runtime.enter();
+        // Pending: the runtime has not looked at the socket yet, so only the move can wake the task.
+        let write = Pin::new(&mut socket).poll_write(&mut context, b"x");
+        assert!(write.is_pending());
+        assert!(woken.0.load(Ordering::Relaxed));
     }
 }
