@@ -52,21 +52,23 @@ fn main() {
 /// Compares the sidecar's grep with ripgrep. The runs alternate, so that other load on the machine
 /// slows both programs alike.
 fn compare(tree: &Path, workspace: &Workspace, pattern: &str, ignore_case: bool) {
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let (mut sidecar, mut ripgrep) = (Vec::new(), Vec::new());
     // The first run of each fills the page cache.
     for _ in 0..=RUNS {
-        let (time, lines) = run_ours(workspace, pattern, ignore_case);
-        ours.push(time);
+        let (time, lines) = run_sidecar(workspace, pattern, ignore_case);
+        sidecar.push(time);
         let (time, expected) = run_ripgrep(tree, pattern, ignore_case);
-        theirs.push(time);
+        ripgrep.push(time);
         assert_eq!(lines, expected, "lines that match {pattern}");
     }
-    let (ours, theirs) = (median(ours), median(theirs));
-    let ratio = ours.as_secs_f64() / theirs.as_secs_f64();
-    println!("grep {pattern:<22} sidecar {ours:>9.1?}  ripgrep {theirs:>9.1?}  ratio {ratio:.2}");
+    let (sidecar, ripgrep) = (median(sidecar), median(ripgrep));
+    let ratio = sidecar.as_secs_f64() / ripgrep.as_secs_f64();
+    println!(
+        "grep {pattern:<22} sidecar {sidecar:>9.1?}  ripgrep {ripgrep:>9.1?}  ratio {ratio:.2}"
+    );
 }
 
-fn run_ours(workspace: &Workspace, pattern: &str, ignore_case: bool) -> (Duration, usize) {
+fn run_sidecar(workspace: &Workspace, pattern: &str, ignore_case: bool) -> (Duration, usize) {
     let request = json!({"pattern": pattern, "ignoreCase": ignore_case});
     let request = serde_json::from_value(request).unwrap();
     let start = Instant::now();

@@ -55,7 +55,7 @@ fn serve() -> ExitCode {
     }
 }
 
-/// Prints a text to standard output. The exit code tells whether that succeeded.
+/// Prints a text to standard output, and returns the exit code of the program.
 fn print(text: &str) -> ExitCode {
     match std::io::stdout().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -38,9 +38,4 @@ impl Work {
         }
         Ok(())
     }
-
-    /// The instant from which [`Work::check`] fails.
-    pub fn deadline(&self) -> Instant {
-        self.deadline
-    }
 }

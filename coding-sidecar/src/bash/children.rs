@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::process;
 
+use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, waitpid,
 };
@@ -25,7 +26,8 @@ pub fn list() -> io::Result<Vec<Pid>> {
             Ok(ids) => children.extend(ids.split_ascii_whitespace().filter_map(parse)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return list_by_parent(),
             // The thread has ended; its children now belong to another thread.
-            Err(_) => {}
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::SRCH) => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(children)

@@ -29,7 +29,7 @@ use crate::connection::{Busy, Stream};
 
 pub use self::supervisor::supervise;
 
-/// Limit on the concurrent commands; a further one is refused. Each has a supervisor process of
+/// The most concurrent commands; further commands are refused. Each has a supervisor process of
 /// 0.4 MB, four descriptors and two buffers of 16 KiB.
 pub const COMMANDS_MAX: usize = 32;
 /// The most bytes of a command: Linux limits one argument of a program to 128 KiB, including the
@@ -120,7 +120,7 @@ impl Commands {
     }
 
     fn spawn(&self, command: &str, lines: mpsc::Sender<Bytes>) -> io::Result<Running> {
-        let (control, theirs) = UnixStream::pair()?;
+        let (control, supervisor_end) = UnixStream::pair()?;
         control.set_nonblocking(true)?;
         let control = tokio::net::UnixStream::from_std(control)?;
         let mut child = Command::new(OWN_PROGRAM)
@@ -128,7 +128,7 @@ impl Commands {
             .args(["supervise", command])
             .env_remove(TOKEN_VARIABLE)
             .current_dir(&self.root)
-            .stdin(OwnedFd::from(theirs))
+            .stdin(OwnedFd::from(supervisor_end))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;

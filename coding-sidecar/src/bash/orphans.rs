@@ -98,7 +98,8 @@ impl Reaper {
         loop {
             tokio::select! {
                 _ = ended.recv() => {
-                    self.reap();
+                    // If this fails, the next round reaps.
+                    let _ = self.reap();
                 }
                 () = self.supervisors.wake.notified() => {
                     let since = self.supervisors.lock().sweep_since.take();
@@ -112,20 +113,19 @@ impl Reaper {
 
     /// Reaps the children that have ended, and returns the others. Supervisors are neither reaped
     /// nor returned.
-    fn reap(&mut self) -> Vec<Pid> {
-        let children = children::list().unwrap_or_default();
+    fn reap(&mut self) -> io::Result<Vec<Pid>> {
+        let children = children::list()?;
         let supervisors = self.supervisors.lock();
         let others = children.into_iter();
         let others = others.filter(|child| !supervisors.running.contains(child));
-        others
-            .filter(|child| {
-                let ended = children::reap(*child).is_some();
-                if ended {
-                    self.inherited.remove(child);
-                }
-                !ended
-            })
-            .collect()
+        let running = others.filter(|child| {
+            let ended = children::reap(*child).is_some();
+            if ended {
+                self.inherited.remove(child);
+            }
+            !ended
+        });
+        Ok(running.collect())
     }
 
     /// Kills the children that started at `since` or later and are neither supervisors nor
@@ -134,22 +134,23 @@ impl Reaper {
     async fn kill_since(&mut self, since: u64) {
         let deadline = Instant::now() + KILL_TIMEOUT;
         loop {
-            let mut left = self.reap();
-            left.retain(|child| {
-                !self.inherited.contains(child)
-                    && children::started(*child).is_some_and(|started| started >= since)
+            let reaped = self.reap();
+            let left = reaped.map(|mut left| {
+                left.retain(|child| {
+                    !self.inherited.contains(child)
+                        && children::started(*child).is_some_and(|started| started >= since)
+                });
+                left
             });
-            if left.is_empty() {
-                return;
-            }
+            let problem = match &left {
+                Ok(left) if left.is_empty() => return,
+                Ok(left) => format!("{} processes left by commands cannot be killed", left.len()),
+                Err(error) => format!("processes left by commands cannot be listed: {error}"),
+            };
             if Instant::now() >= deadline {
-                report(&format!(
-                    "WARNING: {} processes left by commands cannot be killed",
-                    left.len()
-                ));
-                return;
+                return report(&format!("WARNING: {problem}"));
             }
-            left.into_iter().for_each(children::kill);
+            left.into_iter().flatten().for_each(children::kill);
             sleep(ROUND_PAUSE).await;
         }
     }

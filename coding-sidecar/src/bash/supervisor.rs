@@ -70,7 +70,7 @@ pub fn supervise(command: &OsStr) -> ExitCode {
 
 fn try_supervise(command: &OsStr) -> io::Result<()> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let mut answer = control.try_clone()?;
+    let mut sidecar = control.try_clone()?;
     control.set_nonblocking(true)?;
     // A command may stop its supervisor with SIGSTOP. If the sidecar then dies, SIGCONT continues
     // the supervisor.
@@ -86,10 +86,11 @@ fn try_supervise(command: &OsStr) -> io::Result<()> {
         .block_on(run(command, control))
         .unwrap_or_else(|error| Report {
             outcome: Err(error.to_string()),
-            left: 0,
+            // Unknown, so that the sidecar looks for them.
+            left: 1,
         });
     // Fails if the sidecar has ended.
-    let _ = answer.write_all(&serde_json::to_vec(&report)?);
+    let _ = sidecar.write_all(&serde_json::to_vec(&report)?);
     Ok(())
 }
 

@@ -52,8 +52,8 @@ impl Table {
     /// Removes the entry to evict and returns the notification that closes its connection; `None`
     /// if every connection runs a request.
     fn evict(&mut self) -> Option<Arc<Notify>> {
-        let idle = self.entries.iter().enumerate();
-        let (oldest, _) = idle
+        let entries = self.entries.iter().enumerate();
+        let (oldest, _) = entries
             .filter(|(_, entry)| entry.requests == 0)
             .min_by_key(|(_, entry)| (entry.receiving, entry.admitted, entry.since))?;
         Some(self.entries.swap_remove(oldest).close)
@@ -202,11 +202,11 @@ mod tests {
         drop(served.receiving());
         let sender = Arc::new(all.enter().unwrap());
         let receiving = sender.receiving();
-        let mut strangers = std::collections::VecDeque::new();
+        let mut others = std::collections::VecDeque::new();
         for _ in 0..3 * CONNECTIONS_MAX {
-            strangers.push_back(all.enter().unwrap());
-            if strangers.len() > CONNECTIONS_MAX - 2 {
-                let oldest = strangers.pop_front().unwrap();
+            others.push_back(all.enter().unwrap());
+            if others.len() > CONNECTIONS_MAX - 2 {
+                let oldest = others.pop_front().unwrap();
                 assert!(is_evicted(&oldest).await);
             }
         }
@@ -214,8 +214,8 @@ mod tests {
         assert!(!is_evicted(&sender).await);
         // Once all others are busy, the admitted client that is idle is evicted before the one that
         // sends a body.
-        let strangers: Vec<_> = strangers.into_iter().map(Arc::new).collect();
-        let busy: Vec<_> = strangers.iter().map(|stranger| stranger.busy()).collect();
+        let others: Vec<_> = others.into_iter().map(Arc::new).collect();
+        let busy: Vec<_> = others.iter().map(|other| other.busy()).collect();
         let newest = Arc::new(all.enter().unwrap());
         assert!(is_evicted(&served).await);
         let second = newest.busy();

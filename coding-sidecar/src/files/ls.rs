@@ -95,8 +95,8 @@ fn shown(name: &[u8]) -> String {
     printable(&String::from_utf8_lossy(name))
 }
 
-/// The number of bytes of an entry's line. Does not count the `/` after a link to a folder: only
-/// opening the link shows that it leads to a folder.
+/// The number of bytes of an entry's line. Does not count the `/` after an entry of
+/// [`Kind::Look`], since this function does not open the entry.
 fn line_bytes(name: &[u8], kind: Kind) -> u64 {
     let mark = u64::from(kind == Kind::Folder);
     (shown(name).len() as u64)

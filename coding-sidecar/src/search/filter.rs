@@ -31,9 +31,9 @@ impl Filter {
                 pattern.len()
             )));
         }
-        let anchored = pattern.strip_prefix("./").unwrap_or(pattern);
-        let anchored = anchored.strip_prefix('/').unwrap_or(anchored);
-        let glob = GlobBuilder::new(anchored)
+        let relative = pattern.strip_prefix("./").unwrap_or(pattern);
+        let relative = relative.strip_prefix('/').unwrap_or(relative);
+        let glob = GlobBuilder::new(relative)
             .literal_separator(true)
             .backslash_escape(true)
             .empty_alternates(true)

@@ -58,7 +58,7 @@ pub(super) struct Gathered {
 /// Searches the one file that the request names.
 pub(super) fn search_file(search: &Search<'_>, path: &WorkspacePath) -> Result<Gathered, Failure> {
     let open = search.workspace.file(path)?;
-    let mut batch = Batch::default();
+    let mut batch = BatchResult::default();
     if search.accepts(path.relative()) {
         let shown = path.shown();
         let mut searcher = search.searcher();
@@ -131,7 +131,7 @@ struct FileBatch {
 
 #[derive(Default)]
 struct Results {
-    batches: BTreeMap<u64, Batch>,
+    batches: BTreeMap<u64, BatchResult>,
     matches: usize,
     bytes: usize,
     failure: Option<Failure>,
@@ -139,7 +139,7 @@ struct Results {
 
 /// The results of one batch: the files with matches, and the skipped files.
 #[derive(Default)]
-struct Batch {
+struct BatchResult {
     files: Vec<FileLines>,
     skipped: Skipped,
 }
@@ -171,7 +171,7 @@ impl Shared<'_> {
             files,
             more,
         } = self.next_files()?;
-        let mut batch = Batch::default();
+        let mut batch = BatchResult::default();
         let (mut matches, mut bytes) = (0_usize, 0_usize);
         for (found, shown) in files {
             self.search.work.check()?;
@@ -252,7 +252,7 @@ impl Search<'_> {
         found: &Found,
         shown: String,
         searcher: &mut Searcher,
-        batch: &mut Batch,
+        batch: &mut BatchResult,
     ) -> Result<(), Failure> {
         let opened = self
             .workspace
@@ -277,7 +277,7 @@ impl Search<'_> {
         file: OwnedFd,
         shown: String,
         searcher: &mut Searcher,
-        batch: &mut Batch,
+        batch: &mut BatchResult,
     ) -> Result<Option<u64>, Failure> {
         // One match more than the limit shows that there are more.
         let matches_max = self.limit.saturating_add(1);
@@ -304,7 +304,7 @@ impl Search<'_> {
 }
 
 /// Joins the results of batches in the order of the walk, and applies the limit of matches.
-fn join(batches: BTreeMap<u64, Batch>, limit: usize, skipped: Skipped) -> Gathered {
+fn join(batches: BTreeMap<u64, BatchResult>, limit: usize, skipped: Skipped) -> Gathered {
     let mut gathered = Gathered {
         cut: HeadCut::new(OUTPUT_LINES_MAX),
         more_matches: false,

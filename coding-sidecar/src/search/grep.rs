@@ -91,8 +91,9 @@ pub struct GrepResult {
 /// Searches the lines of the files below a folder, or of one file.
 ///
 /// Below a folder, leaves out the files that [`super::find`] leaves out, and entries that are not
-/// regular files. The search of a file ends at the first NUL byte, which marks a binary file. The
-/// result does not depend on the number of threads.
+/// regular files. The search of a file ends at the first NUL byte, which marks a binary file;
+/// UTF-16 with a byte order mark is decoded before. The result does not depend on the number of
+/// threads.
 pub fn grep(
     workspace: &Workspace,
     request: GrepRequest,

@@ -10,8 +10,8 @@ use crate::work::Work;
 
 /// The most characters of a shown line. Longer lines are usually generated.
 const LINE_CHARS_MAX: usize = 500;
-/// The most bytes of a line that are decoded: enough for one character more than is shown, each of
-/// at most four bytes.
+/// The most bytes of a line that are decoded: enough for one character more than is shown, at four
+/// bytes each.
 const DECODED_BYTES_MAX: usize = 4 * (LINE_CHARS_MAX + 1);
 /// The mark at the end of a line that was cut.
 const CUT_MARK: &str = " [cut]";

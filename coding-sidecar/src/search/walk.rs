@@ -249,7 +249,7 @@ impl<'a> Walk<'a> {
                     name,
                     kind,
                 });
-            } else if let Some(reason) = self.no_room(listing) {
+            } else if let Some(reason) = self.skip_reason(listing) {
                 let shown = self.shown(&joined(&listing.place.path, &name));
                 self.skipped.add(&shown, reason);
             } else {
@@ -260,7 +260,8 @@ impl<'a> Walk<'a> {
         self.run = run.into_iter();
     }
 
-    fn no_room(&self, listing: &Listing) -> Option<&'static str> {
+    /// The reason to skip a further folder in `listing`; `None` if it can be walked.
+    fn skip_reason(&self, listing: &Listing) -> Option<&'static str> {
         if listing.place.depth >= DEPTH_MAX {
             Some("too many folders deep; search it by its path")
         } else if self.waiting.len().saturating_add(listing.folders.len()) >= WAITING_MAX {

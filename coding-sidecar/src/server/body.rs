@@ -23,7 +23,6 @@ const ALL_BODIES_BYTES_MAX: usize = 4 * FILE_BODY_BYTES_MAX;
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The memory that the bodies of all requests share.
-#[derive(Clone)]
 pub struct BodyBudget(Arc<Semaphore>);
 
 /// A complete body, with its share of the budget.

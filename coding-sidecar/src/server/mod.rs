@@ -106,9 +106,9 @@ async fn serve_connection(
 ) {
     let (client, connection) = (Arc::new(client), Arc::new(connection));
     let io = TokioIo::new(Timed::new(client.clone()));
-    let answer = service_fn(|request| {
+    let handler = service_fn(|request| {
         let (service, client, connection) = (service.clone(), client.clone(), connection.clone());
-        async move { Ok::<_, Infallible>(service.answer(request, client, connection).await) }
+        async move { Ok::<_, Infallible>(service.respond(request, client, connection).await) }
     });
     let mut http = pin!(
         http1::Builder::new()
@@ -116,7 +116,7 @@ async fn serve_connection(
             .header_read_timeout(HEAD_TIMEOUT)
             .max_header_size(BUFFER_BYTES_MAX)
             .max_buf_size(BUFFER_BYTES_MAX)
-            .serve_connection(io, answer)
+            .serve_connection(io, handler)
     );
     // An error, mostly a disconnected peer, ends only this connection.
     tokio::select! {

@@ -39,8 +39,8 @@ pub type Operation = fn(&Workspace, Vec<u8>, &Work) -> Result<Vec<u8>, Refusal>;
 
 /// Parses the request in `body`, runs `operation`, and encodes the result. An invalid request and a
 /// failed operation are refused with 400.
-pub fn perform<Q: DeserializeOwned, A: Serialize>(
-    operation: fn(&Workspace, Q, &Work) -> Result<A, Failure>,
+pub fn perform<Q: DeserializeOwned, R: Serialize>(
+    operation: fn(&Workspace, Q, &Work) -> Result<R, Failure>,
     workspace: &Workspace,
     body: Vec<u8>,
     work: &Work,
@@ -148,9 +148,9 @@ impl Operations {
             spawn_blocking(move || {
                 begun.store(true, Ordering::Relaxed);
                 let WholeBody { bytes, budget } = body;
-                let answer = operation(&workspace, bytes, &work);
+                let response = operation(&workspace, bytes, &work);
                 drop((place, turn, budget));
-                answer
+                response
             })
             .await
         };
@@ -161,7 +161,7 @@ impl Operations {
         };
         drop(cancel);
         match outcome {
-            Ok(answer) => answer.map(|text| json(StatusCode::OK, text)),
+            Ok(response) => response.map(|text| json(StatusCode::OK, text)),
             // The operation panicked; the message is on standard error.
             Err(_) => Err(Refusal::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
@@ -178,7 +178,7 @@ async fn overdue(running: &AtomicBool, kind: Kind) -> Refusal {
     sleep(DEADLINE).await;
     if !running.load(Ordering::Relaxed) {
         return overloaded(&format!(
-            "other operations used every thread for {seconds} seconds"
+            "the operation waited {seconds} seconds for other operations"
         ));
     }
     sleep(GRACE).await;
@@ -212,13 +212,8 @@ mod tests {
     async fn the_error_of_an_overdue_operation_has_the_cause() {
         // Running, kind, status, part of the error.
         let rows = [
-            (false, Kind::File, 503, "other operations used every thread"),
-            (
-                false,
-                Kind::Search,
-                503,
-                "other operations used every thread",
-            ),
+            (false, Kind::File, 503, "waited 60 seconds for other"),
+            (false, Kind::Search, 503, "waited 60 seconds for other"),
             (
                 true,
                 Kind::File,

@@ -73,7 +73,7 @@ impl From<Refusal> for Reply {
     }
 }
 
-/// The refusal of a request without a token or with a wrong one (RFC 6750, section 3): 401.
+/// The refusal of a request whose token is missing or wrong (RFC 6750, section 3): 401.
 pub fn unauthorized(error: String) -> Refusal {
     Refusal::new(StatusCode::UNAUTHORIZED, error).with(WWW_AUTHENTICATE, "Bearer")
 }

@@ -51,18 +51,18 @@ impl Route {
 }
 
 impl Service {
-    /// Answers one request of `client`.
-    pub async fn answer(
+    /// Returns the response to one request of `client`.
+    pub async fn respond(
         &self,
         request: Request<Incoming>,
         client: Arc<Stream>,
         connection: Arc<Connection>,
     ) -> Reply {
-        let outcome = self.try_answer(request, client, connection).await;
+        let outcome = self.try_respond(request, client, connection).await;
         outcome.unwrap_or_else(Reply::from)
     }
 
-    async fn try_answer(
+    async fn try_respond(
         &self,
         request: Request<Incoming>,
         client: Arc<Stream>,

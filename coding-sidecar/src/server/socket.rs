@@ -55,8 +55,8 @@ impl Drop for SocketFile {
 /// file is not a socket.
 pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), String> {
     let shown = path.display();
-    // Without the lock, a sidecar could remove the socket that another one is just creating: until
-    // `listen`, it looks stale.
+    // Without the lock, this sidecar could remove a socket that another sidecar is just creating:
+    // until `listen`, that socket looks stale.
     let _folder = lock_folder(path)?;
     remove_stale(path)?;
     let mode = Mode::from_bits_truncate(mode);
@@ -112,8 +112,8 @@ fn lock_folder(path: &Path) -> Result<File, String> {
     }
 }
 
-/// Removes the socket at `path` if no server listens on it. Fails if a server does, if the file is
-/// not a socket, or if this user may not connect to it.
+/// Removes a stale socket at `path`. Fails if a server listens on the socket, if the file is not a
+/// socket, or if this user may not connect to it.
 fn remove_stale(path: &Path) -> Result<(), String> {
     let shown = path.display();
     let kind = match std::fs::symlink_metadata(path) {
@@ -140,7 +140,7 @@ fn remove_stale(path: &Path) -> Result<(), String> {
 }
 
 /// Connects without waiting. Fails with `ECONNREFUSED` only if no server listens; if a server's
-/// backlog is full, the error is another one.
+/// backlog is full, fails with `EAGAIN`.
 fn probe(path: &Path) -> Result<(), Errno> {
     connect(unix_socket()?, &SocketAddrUnix::new(path)?)
 }

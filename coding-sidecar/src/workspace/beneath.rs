@@ -6,15 +6,15 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
-/// The most calls of `openat2` for one path. A call fails with `EAGAIN` if a name was replaced or a
+/// The most calls of `openat2` for one path. A call fails with `EAGAIN` if a file was renamed or a
 /// file system mounted while the call resolved `..`. The second call nearly always succeeds; the
 /// limit applies if a command renames files all the time.
-const RETRIES_MAX: usize = 256;
+const ATTEMPTS_MAX: usize = 256;
 
 /// Whether symbolic links in a path are followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// Links that stay below the folder are followed.
+    /// Links are followed; with [`Resolver::Beneath`], only those that stay below the folder.
     Follow,
     /// A link is an error, `ELOOP`.
     Refuse,
@@ -79,7 +79,7 @@ fn open_beneath(
     if links == Links::Refuse {
         resolve |= ResolveFlags::NO_SYMLINKS;
     }
-    for _ in 0..RETRIES_MAX {
+    for _ in 0..ATTEMPTS_MAX {
         match openat2(at, name, flags, Mode::empty(), resolve) {
             Err(Errno::AGAIN | Errno::INTR) => std::thread::yield_now(),
             result => return result,

@@ -27,7 +27,8 @@ use locks::FileLocks;
 pub(crate) use path::WorkspacePath;
 pub(crate) use replace::Parents;
 
-/// The most bytes that are read or written between two checks of [`Work`].
+/// The most bytes that are read or written between two checks of [`Work`]. An image is read without
+/// a check.
 pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
 
 /// The open workspace root, which all operations share.

@@ -32,7 +32,7 @@ pub(crate) enum Parents {
     Expect,
 }
 
-/// A name in an open folder whose file will be replaced. No other write or edit can lock the name
+/// The name of a file to replace, and its open folder. No other write or edit can lock the name
 /// meanwhile.
 #[derive(Debug)]
 pub(crate) struct Target<'a> {
@@ -217,11 +217,10 @@ impl<'a> Staged<'a> {
             let name = temporary_name();
             match openat(&target.folder, &name, flags | OFlags::CLOEXEC, mode) {
                 Ok(fd) => {
-                    let renamed = false;
                     let staged = Self {
                         target,
                         name,
-                        renamed,
+                        renamed: false,
                     };
                     return Ok((staged, File::from(fd)));
                 }

@@ -217,11 +217,11 @@ proptest! {
             .args(["apply", "-p0", "--unidiff-zero", "--whitespace=nowarn", "diff"])
             .output();
         let Ok(patch) = patch else { return Ok(()) };
-        let told = String::from_utf8_lossy(&patch.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&patch.stderr).into_owned();
         if edited.is_empty() {
             return Ok(());
         }
-        prop_assert!(patch.status.success(), "{}\n{}", told, result.diff);
+        prop_assert!(patch.status.success(), "{}\n{}", stderr, result.diff);
         prop_assert_eq!(fixture.bytes("file"), edited);
     }
 }

@@ -18,7 +18,7 @@ use crate::fixture::{Fixture, ONLY_OUTSIDE, SECRET, message};
 fn refused(fixture: &Fixture, path: &str, reasons: &[&str]) {
     for (operation, result) in fixture.everything(path) {
         let failure = match result {
-            Ok(answer) => panic!("{operation} {path:?} answered {answer}"),
+            Ok(shown) => panic!("{operation} {path:?} succeeded with {shown}"),
             Err(failure) => failure.to_string(),
         };
         assert!(
@@ -242,8 +242,8 @@ fn fifos_sockets_and_devices_are_refused_without_blocking() {
     assert_eq!(found.content, "text:1: x\n");
     assert!(started.elapsed() < Duration::from_secs(10));
     for (operation, result) in fixture.everything("folder") {
-        let answered = matches!(operation, "ls" | "find" | "grep");
-        assert_eq!(result.is_ok(), answered, "{operation}: {result:?}");
+        let succeeds = matches!(operation, "ls" | "find" | "grep");
+        assert_eq!(result.is_ok(), succeeds, "{operation}: {result:?}");
         if let Err(failure) = result {
             assert!(failure.to_string().contains("a folder, not a regular file"));
         }

@@ -85,8 +85,8 @@ fn a_file_or_folder_that_is_swapped_for_a_link_never_leads_outside() {
             for path in ["file", "folder/secret", "tree/folder/secret"] {
                 tries += 1;
                 match fixture.read(json!({"path": path})) {
-                    Ok(answer) => {
-                        assert!(!format!("{answer:?}").contains(SECRET), "{answer:?}");
+                    Ok(result) => {
+                        assert!(!format!("{result:?}").contains(SECRET), "{result:?}");
                         inside += 1;
                     }
                     Err(failure) => {
@@ -108,14 +108,14 @@ fn a_file_or_folder_that_is_swapped_for_a_link_never_leads_outside() {
         ] {
             for (operation, result) in fixture.everything(path) {
                 tries += 1;
-                let told = result.unwrap_or_else(|failure| failure.to_string());
-                assert!(!told.contains(SECRET), "{operation} {path}: {told}");
+                let shown = result.unwrap_or_else(|failure| failure.to_string());
+                assert!(!shown.contains(SECRET), "{operation} {path}: {shown}");
             }
         }
         assert!(fixture.outside_is_untouched());
     }
     let exchanges = exchanger.stop();
-    println!("{tries} tries, {inside} answered, {refused} refused, {exchanges} exchanges");
+    println!("{tries} tries, {inside} inside, {refused} refused, {exchanges} exchanges");
     assert!(tries > 1000 && exchanges > 1000);
     // Some operations found the file or folder, and some found the link.
     assert!(inside > 100 && refused > 100);

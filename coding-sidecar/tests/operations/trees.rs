@@ -82,10 +82,10 @@ fn lines(fixture: &Fixture, program: &str, arguments: &[&str]) -> Option<BTreeSe
         .env("LC_ALL", "C")
         .output()
         .ok()?;
-    let told = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     let failed = output.status.code().is_none_or(|code| code >= 2)
-        && !told.contains("No files were searched");
-    assert!(!failed, "{program}: {told}");
+        && !stderr.contains("No files were searched");
+    assert!(!failed, "{program}: {stderr}");
     let output = String::from_utf8(output.stdout).unwrap();
     let lines = output.lines();
     Some(

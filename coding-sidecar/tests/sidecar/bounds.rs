@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::support::{PATIENCE, Sidecar, processes, unique_sleep, until};
+use crate::support::{STEP_TIMEOUT, Sidecar, processes, unique_sleep, until};
 
 /// The crate's `CONNECTIONS_MAX`.
 const CONNECTIONS: usize = 256;
@@ -70,7 +70,7 @@ fn clients_that_connect_again_and_again_do_not_interrupt_a_request() {
     sender.send(&format!(
         "POST /ls HTTP/1.1\r\nhost: s\r\n{token}content-length: 2\r\n\r\n{{"
     ));
-    // The answer to this later request shows that the sidecar has read the head that `sender` sent.
+    // The response to this later request shows that the sidecar has read the head from `sender`.
     idle.request("/ls", token, "{}");
     assert_eq!(idle.response().status, 200);
     let others: Vec<_> = (0..4 * CONNECTIONS)
@@ -133,7 +133,7 @@ fn a_client_that_sends_without_end_is_cut_off() {
     let endless_body = "POST /write HTTP/1.1\r\nhost: s\r\ntransfer-encoding: chunked\r\n\r\n";
     for beginning in [endless_head, endless_body] {
         let mut socket = UnixStream::connect(sidecar.socket()).unwrap();
-        socket.set_write_timeout(Some(PATIENCE)).unwrap();
+        socket.set_write_timeout(Some(STEP_TIMEOUT)).unwrap();
         socket.write_all(beginning.as_bytes()).unwrap();
         let part = match beginning {
             head if head == endless_head => "x".repeat(16 * 1024),
@@ -181,12 +181,12 @@ fn bodies_share_a_bounded_memory() {
     let sidecar = Sidecar::start();
     // Six bodies of 16 MiB, each without its last byte. The budget holds four, so at least one is
     // refused.
-    let mut senders: Vec<_> = (0..6)
+    let senders: Vec<_> = (0..6)
         .map(|_| {
             let socket = sidecar.socket();
             thread::spawn(move || {
                 let mut socket = UnixStream::connect(socket).unwrap();
-                socket.set_write_timeout(Some(PATIENCE)).unwrap();
+                socket.set_write_timeout(Some(STEP_TIMEOUT)).unwrap();
                 let head = "POST /write HTTP/1.1\r\nhost: s\r\ncontent-length: 16777216\r\n\r\n";
                 socket.write_all(head.as_bytes()).unwrap();
                 let sent = socket.write_all(&vec![b' '; 16 * 1024 * 1024 - 1]);
@@ -195,7 +195,7 @@ fn bodies_share_a_bounded_memory() {
         })
         .collect();
     let senders: Vec<_> = senders
-        .drain(..)
+        .into_iter()
         .map(|sender| sender.join().unwrap())
         .collect();
     let taken = senders.iter().filter(|(_, taken)| *taken).count();
@@ -247,14 +247,13 @@ fn a_connection_that_sends_no_complete_head_is_closed() {
         socket
             .set_read_timeout(Some(Duration::from_secs(90)))
             .unwrap();
-        let mut answer = Vec::new();
-        socket.read_to_end(&mut answer).unwrap();
+        socket.read_to_end(&mut Vec::new()).unwrap();
     }
     sidecar.assert_serves();
 }
 
 #[test]
-fn a_body_that_does_not_arrive_is_answered_with_408() {
+fn a_body_that_does_not_arrive_is_refused_with_408() {
     let sidecar = Sidecar::start();
     let mut client = sidecar.connect();
     client.send("POST /bash HTTP/1.1\r\nhost: s\r\ncontent-length: 10\r\n\r\n{");

@@ -37,6 +37,17 @@ fn the_end_of_a_command_ends_its_background_processes() {
 }
 
 #[test]
+fn a_command_that_takes_all_descriptors_from_its_supervisor_leaves_no_process() {
+    let sidecar = Sidecar::start();
+    let mark = unique_sleep();
+    let run = sidecar.bash(&format!(
+        "setsid sleep {mark} & prlimit --nofile=0 --pid $PPID"
+    ));
+    assert_eq!(run.last["type"], "error", "{run:?}");
+    until("all processes have ended", || processes(&mark).is_empty());
+}
+
+#[test]
 fn a_client_that_hangs_up_ends_the_command_with_all_descendants() {
     let sidecar = Sidecar::with(&[("TCP_HOST", "127.0.0.1"), ("TCP_PORT", "0")]);
     each_row(WAYS, |way| {

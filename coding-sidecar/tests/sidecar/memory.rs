@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use serde_json::json;
 
-use crate::support::{PATIENCE, Sidecar};
+use crate::support::{STEP_TIMEOUT, Sidecar};
 
 #[test]
 fn an_idle_sidecar_has_less_than_4_mib_of_anonymous_memory() {
@@ -27,7 +27,7 @@ fn output_of_a_gigabyte_grows_the_memory_by_less_than_2_mib() {
     let before = sidecar.memory("VmRSS");
     let body = json!({ "command": "head -c 1073741824 /dev/zero | tr '\\0' x" }).to_string();
     let mut socket = UnixStream::connect(sidecar.socket()).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(STEP_TIMEOUT)).unwrap();
     let length = body.len();
     write!(
         socket,

@@ -108,10 +108,10 @@ fn invalid_requests_are_refused_with_a_status_and_a_reason() {
         ));
         let response = client.response();
         assert_eq!(response.status, status, "{response:?}");
-        let answer = response.json();
-        assert_eq!(answer["ok"], false);
-        assert_eq!(answer.as_object().unwrap().len(), 2, "{answer}");
-        assert!(answer["error"].as_str().unwrap().contains(part), "{answer}");
+        let body = response.json();
+        assert_eq!(body["ok"], false);
+        assert_eq!(body.as_object().unwrap().len(), 2, "{body}");
+        assert!(body["error"].as_str().unwrap().contains(part), "{body}");
         assert_eq!(response.header("content-type"), Some("application/json"));
         if status == 405 {
             let verb = if path == "/health" { "GET" } else { "POST" };
@@ -121,7 +121,7 @@ fn invalid_requests_are_refused_with_a_status_and_a_reason() {
 }
 
 #[test]
-fn health_answers_with_the_version() {
+fn health_returns_the_version() {
     let sidecar = Sidecar::start();
     let mut client = sidecar.connect();
     client.send("GET /health HTTP/1.1\r\nhost: s\r\n\r\n");
@@ -132,17 +132,17 @@ fn health_answers_with_the_version() {
 }
 
 #[test]
-fn every_file_operation_answers_over_both_transports() {
+fn every_file_operation_works_over_both_transports() {
     let sidecar = Sidecar::with(&[("TCP_HOST", "127.0.0.1"), ("TCP_PORT", "0")]);
     for mut client in [sidecar.connect(), sidecar.connect_tcp()] {
         // One connection carries all requests.
         let mut result = |path: &str, body: Value| {
             let response = client.post(path, &body);
-            let answer = response.json();
-            assert_eq!(response.status, 200, "{path}: {answer}");
-            assert_eq!(answer["ok"], true);
-            assert_eq!(answer.as_object().unwrap().len(), 2, "{answer}");
-            answer["result"].clone()
+            let body = response.json();
+            assert_eq!(response.status, 200, "{path}: {body}");
+            assert_eq!(body["ok"], true);
+            assert_eq!(body.as_object().unwrap().len(), 2, "{body}");
+            body["result"].clone()
         };
         let written = result(
             "/write",

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use testkit::each_row;
 
-use crate::support::{PATIENCE, Sidecar, processes, program, refused, unique_sleep, until};
+use crate::support::{STEP_TIMEOUT, Sidecar, processes, program, refused, unique_sleep, until};
 
 #[test]
 fn invalid_arguments_are_refused_and_help_names_the_variables() {
@@ -103,7 +103,7 @@ fn the_socket_has_its_mode_from_the_first_moment() {
         let socket = folder.path().join("s.sock");
         let watch = std::thread::spawn(move || {
             let mut seen = Vec::new();
-            let deadline = std::time::Instant::now() + PATIENCE;
+            let deadline = std::time::Instant::now() + STEP_TIMEOUT;
             while seen.len() < 1000 && std::time::Instant::now() < deadline {
                 if let Ok(metadata) = fs::symlink_metadata(&socket) {
                     seen.push(metadata.permissions().mode() & 0o7777);

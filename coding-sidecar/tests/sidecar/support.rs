@@ -14,7 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Longer than any step of a test takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The program, without the settings that the environment of the tests may have.
 pub fn program() -> Command {
@@ -96,7 +96,7 @@ impl Sidecar {
     /// Waits for the next line of the log that contains `part`; skips other lines.
     #[track_caller]
     pub fn expect_line(&self, part: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STEP_TIMEOUT;
         let mut seen = Vec::new();
         while let Ok(line) = self.log.recv_timeout(deadline - Instant::now()) {
             if line.contains(part) {
@@ -148,7 +148,7 @@ impl Sidecar {
         Run::new(&response.body)
     }
 
-    /// Asserts that a request on a new connection is answered.
+    /// Asserts that a request on a new connection is served.
     #[track_caller]
     pub fn assert_serves(&self) {
         let mut client = self.connect();
@@ -203,7 +203,7 @@ pub fn refused(variables: &[(&str, &str)]) -> Output {
 /// Waits until `done` is true.
 #[track_caller]
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + STEP_TIMEOUT;
     while !done() {
         assert!(Instant::now() < deadline, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(10));
@@ -230,14 +230,14 @@ pub fn unique_sleep() -> String {
 }
 
 pub trait Socket: Read + Write + Send {
-    fn patience(&self, patience: Duration) -> io::Result<()>;
+    fn set_timeouts(&self, timeout: Duration) -> io::Result<()>;
     fn end_sending(&self) -> io::Result<()>;
 }
 
 impl Socket for UnixStream {
-    fn patience(&self, patience: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(patience))?;
-        self.set_write_timeout(Some(patience))
+    fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(timeout))?;
+        self.set_write_timeout(Some(timeout))
     }
 
     fn end_sending(&self) -> io::Result<()> {
@@ -246,9 +246,9 @@ impl Socket for UnixStream {
 }
 
 impl Socket for TcpStream {
-    fn patience(&self, patience: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(patience))?;
-        self.set_write_timeout(Some(patience))
+    fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(timeout))?;
+        self.set_write_timeout(Some(timeout))
     }
 
     fn end_sending(&self) -> io::Result<()> {
@@ -284,7 +284,7 @@ impl Response {
 
 impl Client {
     fn new(socket: impl Socket + 'static) -> Self {
-        socket.patience(PATIENCE).unwrap();
+        socket.set_timeouts(STEP_TIMEOUT).unwrap();
         Self {
             socket: BufReader::new(Box::new(socket)),
         }
