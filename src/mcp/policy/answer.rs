@@ -84,7 +84,7 @@ fn of_members([decision, reason, modified]: [Value; 3]) -> Result<Answer, Evalua
     Ok(Answer { effect, reason })
 }
 
-/// Converts `modified`, which replaces the arguments or the result, to JSON.
+/// Converts `modified` to the JSON that replaces the message's arguments, params, result or error.
 fn replacement(modified: Value) -> Result<Box<RawValue>, EvaluationError> {
     match modified {
         object @ Value::Object(_) => serde_json::value::to_raw_value(&object)

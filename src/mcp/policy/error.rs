@@ -8,10 +8,10 @@ use thiserror::Error;
 /// reason.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// A file or directory cannot be read: its path and the operating system's error.
+    /// A file or directory cannot be read: its path and the I/O error.
     #[error("{0} cannot be read: {1}")]
     Unreadable(String, io::Error),
-    /// The path names neither a directory nor a file.
+    /// The path names neither a directory nor a regular file.
     #[error("{0} is neither a directory nor a bundle.tar.gz")]
     NoBundle(String),
     /// The file is damaged, or is not a gzipped tar archive.

@@ -12,9 +12,12 @@ use tar::{Archive, EntryType};
 use super::error::LoadError;
 use crate::secret_files;
 
-/// Limit on the unpacked size of a bundle, in bytes. Large policies have several hundred KiB; data
-/// documents have more.
+/// Limit on the total unpacked size of the files that are read, in bytes. Large policies have
+/// several hundred KiB; data documents have more.
 const MAX_BUNDLE_BYTES: u64 = 16 << 20;
+
+/// Limit on the unpacked size of an archive, in bytes.
+const MAX_ARCHIVE_BYTES: u64 = 2 * MAX_BUNDLE_BYTES;
 /// Limit on the number of files and directories in a bundle, including those that are not read.
 const MAX_ENTRIES: usize = 4096;
 /// Limit on the number of directories above a file. For a data file, the names of these directories
@@ -29,8 +32,8 @@ pub struct Files {
     bytes: u64,
 }
 
-/// The versions of the files of bundles, by the path of the bundle. For a bundle whose files cannot
-/// be listed, the reason.
+/// The versions of each bundle's files, by the bundle's path. For a bundle whose files cannot be
+/// listed, the error.
 #[derive(Default, PartialEq, Eq)]
 pub struct BundleFiles(BTreeMap<PathBuf, Result<Versions, String>>);
 
@@ -72,10 +75,19 @@ impl Files {
     }
 
     fn add_archive(&mut self, compressed: impl Read) -> Result<(), LoadError> {
-        // Bounds the headers and the padding of the archive, too; `add_file` bounds the files.
-        let text = MultiGzDecoder::new(compressed).take(MAX_BUNDLE_BYTES.saturating_mul(2));
-        let mut entries = 0;
+        // Bounds headers, padding and files that are not read; `add_file` bounds the other files.
+        let text = MultiGzDecoder::new(compressed).take(MAX_ARCHIVE_BYTES);
         let mut archive = Archive::new(text);
+        let added = self.add_entries(&mut archive);
+        // `tar` may take the end of `text` for the end of the archive, and leave out files.
+        if archive.into_inner().limit() == 0 {
+            return Err(LoadError::TooLarge(MAX_ARCHIVE_BYTES));
+        }
+        added
+    }
+
+    fn add_entries(&mut self, archive: &mut Archive<impl Read>) -> Result<(), LoadError> {
+        let mut entries = 0;
         for entry in archive.entries().map_err(LoadError::Archive)? {
             let mut entry = entry.map_err(LoadError::Archive)?;
             count(&mut entries)?;
@@ -87,7 +99,7 @@ impl Files {
                     if self.content.contains_key(&relative) {
                         return Err(LoadError::Twice(relative));
                     }
-                    if has_meaning(&relative) {
+                    if is_read(&relative) {
                         self.add_file(relative, &mut entry)?;
                     }
                 }
@@ -160,7 +172,7 @@ fn list(directory: &Path) -> Result<Vec<(String, PathBuf)>, LoadError> {
                 pending.push((path, relative + "/", depth.saturating_add(1)));
             } else if !kind.is_file() {
                 return Err(LoadError::NotRegular(relative));
-            } else if has_meaning(&relative) {
+            } else if is_read(&relative) {
                 files.push((relative, path));
             }
         }
@@ -183,7 +195,7 @@ pub fn file_name(path: &str) -> &str {
 }
 
 /// Whether a bundle's file is read: policies without their tests, data, and the manifest.
-fn has_meaning(path: &str) -> bool {
+fn is_read(path: &str) -> bool {
     match file_name(path) {
         ".manifest" => path == ".manifest",
         "data.json" | "data.yaml" | "data.yml" => true,

@@ -13,8 +13,7 @@ use super::error::EvaluationError;
 
 /// Number of evaluation steps between two checks of the clock; a step takes about 100 ns.
 const STEPS_PER_CHECK: NonZeroU32 = NonZeroU32::MIN.saturating_add(63);
-/// The path of the generated rule that returns the entrypoint's value: its object, or its
-/// `decision`, `reason` and `modified`.
+/// The path of the generated rule that collects an answer. `answer::read` describes its value.
 pub const ANSWER: &str = "data.unified_proxy.entrypoint.answer";
 /// The only function of `time` that policies may call.
 pub const NOW: &str = "time.now_ns";
@@ -59,7 +58,7 @@ impl Interpreters {
 
 impl Interpreter {
     /// Creates an interpreter with a separate clock, so that `time.now_ns` returns the same value
-    /// throughout an evaluation while others run.
+    /// throughout an evaluation while other evaluations run.
     fn of(mut engine: Engine) -> Result<Self, EvaluationError> {
         let now = Arc::new(AtomicI64::new(0));
         let clock = Arc::clone(&now);

@@ -10,14 +10,15 @@ const BOUNDS: [f64; 10] = [
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.001, 0.005, 0.025, 0.1, 0.5,
 ];
 
-/// Label of an evaluation that failed.
+/// Value of the label `decision` for an evaluation that failed.
 pub const FAILED: &str = "failed";
-/// Label of an evaluation that timed out.
+/// Value of the label `decision` for an evaluation that timed out.
 pub const TIMED_OUT: &str = "timed_out";
-/// Label of a message for which a bundle is not loaded.
+/// Value of the label `decision` for a message for which the bundle is not loaded.
 pub const UNAVAILABLE: &str = "unavailable";
 
-const LABELS: [&str; 8] = [
+/// All values of the label `decision`.
+const DECISIONS: [&str; 8] = [
     "allow",
     "deny_continue",
     "deny_abort",
@@ -56,15 +57,15 @@ impl PolicyMetrics {
 
     /// Creates the time series of a bundle; new ones start at 0.
     pub fn create_configured(&self, bundle: &str) {
-        for label in LABELS {
-            self.decisions.with_label_values(&[label, bundle]);
+        for decision in DECISIONS {
+            self.decisions.with_label_values(&[decision, bundle]);
         }
         self.durations.with_label_values(&[bundle]);
     }
 
     /// Counts a decision of a bundle, or its failure.
-    pub fn count(&self, bundle: &str, label: &str) {
-        self.decisions.with_label_values(&[label, bundle]).inc();
+    pub fn count(&self, bundle: &str, decision: &str) {
+        self.decisions.with_label_values(&[decision, bundle]).inc();
     }
 
     /// Records the duration of one evaluation of a bundle.

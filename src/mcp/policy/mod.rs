@@ -10,10 +10,10 @@
 //! The operator writes the policies; their inputs are untrusted. The size of an input and the time
 //! of an evaluation are limited. The evaluators check the clock between steps, never within a call
 //! of a function. If the result of a function may grow faster than its arguments, a call must
-//! therefore have literals for some of the arguments. A policy that calls `walk` gets only small
-//! inputs, since `walk` copies the path of each value. The memory of an evaluation is not limited:
-//! regorus can limit memory only with its own allocator. A policy that collects results in a loop
-//! can use as much memory as it fills within its time limit.
+//! therefore have literals for some or all of the arguments. A policy that calls `walk` gets only
+//! small inputs, since `walk` copies the path of each value. The memory of an evaluation is not
+//! limited: regorus can limit memory only with its own allocator. A policy that collects results in
+//! a loop can use as much memory as it fills within its time limit.
 
 mod answer;
 mod bundle;
@@ -52,7 +52,7 @@ use metrics::{FAILED, TIMED_OUT, UNAVAILABLE};
 use program::{MAX_INPUT_BYTES, Program, left};
 
 /// Limit on the time of an evaluation on a connection's thread, in nanoseconds: all other
-/// connections of the thread wait for it. An evaluation that may take longer runs on a policy
+/// connections of the thread wait meanwhile. An evaluation that may take longer runs on a policy
 /// thread, at the price of two switches between threads.
 const MAX_SHORT_NS: u64 = 1_000_000;
 
@@ -71,8 +71,8 @@ struct LoadedBundle {
 }
 
 impl RegoEvaluator {
-    /// Evaluates `bundles`. `on_unavailable` decides on messages for which a bundle is configured
-    /// that could not be loaded.
+    /// Creates the evaluator of `bundles`. `on_unavailable` decides on a message if a bundle for
+    /// its method could not be loaded.
     pub fn new(
         bundles: Bundles,
         on_unavailable: OnUnavailable,
@@ -90,8 +90,8 @@ impl RegoEvaluator {
         }
     }
 
-    /// Counts the bundles for a method that are not loaded. Fails if there is one and
-    /// `on_unavailable` is `deny`.
+    /// Counts the bundles for a method that are not loaded. With `on_unavailable: deny`, fails if
+    /// there is such a bundle.
     fn check_unavailable(&self, method: &str) -> Result<(), EvaluatorError> {
         let mut missing = None;
         for bundle in self.bundles.iter().filter(|bundle| bundle.is_for(method)) {
@@ -137,7 +137,7 @@ impl RegoEvaluator {
 }
 
 impl Evaluator for RegoEvaluator {
-    fn asks(&self, method: &str) -> bool {
+    fn covers(&self, method: &str) -> bool {
         self.bundles.iter().any(|bundle| bundle.is_for(method))
     }
 
@@ -179,7 +179,7 @@ struct Query {
 }
 
 impl Query {
-    /// Evaluates the bundles after the first `decided`, up to and including one that redacts.
+    /// Evaluates the bundles after the first `decided`. Stops after a bundle that redacts.
     fn evaluate(&self, input: &PolicyInput, decided: usize) -> Result<Decisions, EvaluatorError> {
         let mut members = BTreeMap::new();
         for (name, json) in input.members() {
@@ -224,7 +224,7 @@ impl Query {
     fn is_short(&self, input: &PolicyInput, decided: usize) -> bool {
         let mut programs = self.programs(decided);
         let total = programs.try_fold(0, |total: u64, (_, program)| {
-            total.checked_add(program.nanoseconds(input.read_bytes())?)
+            total.checked_add(program.max_nanoseconds(input.read_bytes())?)
         });
         total.is_some_and(|total| total <= MAX_SHORT_NS)
     }

@@ -96,9 +96,9 @@ impl Program {
 
     /// The longest time of an evaluation, in nanoseconds, for an input of `bytes`. `None` for the
     /// interpreter and for functions without a known bound.
-    pub fn nanoseconds(&self, bytes: usize) -> Option<u64> {
+    pub fn max_nanoseconds(&self, bytes: usize) -> Option<u64> {
         match &self.evaluator {
-            Evaluator::Plain(plan) => plan.nanoseconds(bytes),
+            Evaluator::Plain(plan) => plan.max_nanoseconds(bytes),
             Evaluator::Interpreter(_) => None,
         }
     }
@@ -155,7 +155,7 @@ impl Program {
     }
 }
 
-/// The time until `ends`.
+/// The time until `ends`; [`Duration::MAX`] without a deadline.
 pub fn left(ends: Option<Instant>) -> Duration {
     ends.map_or(Duration::MAX, |ends| {
         ends.saturating_duration_since(Instant::now())

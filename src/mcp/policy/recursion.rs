@@ -117,8 +117,8 @@ impl Reader<'_> {
             Value::Object(members) if members.contains_key("query") => {
                 let mut names = names.clone();
                 bound(&tree["query"], &mut names);
-                // Does not read the variables of `every`, which the tree holds as text. A rule with
-                // the name of such a variable therefore counts as used.
+                // The variables of `every` are missing: the tree has their places in the text, not
+                // their names. A rule with the name of such a variable therefore counts as used.
                 members
                     .values()
                     .for_each(|member| self.expression(member, &names));
@@ -128,7 +128,7 @@ impl Reader<'_> {
                     self.refer(&path, names);
                 }
                 for (kind, member) in members {
-                    // The prefixes of a reference add no dependencies.
+                    // The rule depends on the whole path, not on the path's prefixes.
                     match (kind.as_str(), member.get("refr")) {
                         ("RefDot" | "RefBrack", Some(inner)) if static_path(tree).is_some() => {
                             self.expression(&member["index"], names);
@@ -168,19 +168,14 @@ impl Reader<'_> {
     }
 }
 
-/// Adds the variables that the statements of a query declare.
+/// Adds the variables that the statements of a query declare. The variables of `some x` without
+/// `in` are missing, like those of `every`.
 fn bound(query: &Value, names: &mut Names) {
     for statement in query["stmts"].as_array().into_iter().flatten() {
         let literal = &statement["literal"];
         let source = &literal["SomeIn"];
         variables(&source["key"], names);
         variables(&source["value"], names);
-        let declared = literal["SomeVars"]["vars"].as_array();
-        for variable in declared.into_iter().flatten() {
-            // Each variable is a span, or a list of a span and its text.
-            let text = variable.get(1).unwrap_or(variable);
-            names.extend(text.as_str().map(str::to_owned));
-        }
         let assignment = &literal["Expr"]["expr"]["AssignExpr"];
         if assignment["op"] == "ColEq" {
             variables(&assignment["lhs"], names);

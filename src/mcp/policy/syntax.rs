@@ -22,7 +22,7 @@ const AMPLIFIERS: [(&str, Literals); 13] = [
     ("numbers.range_step", Literals::All),
     // The format may contain a width.
     ("sprintf", Literals::OneOf(&[0])),
-    // The result may be as large as the product of these arguments.
+    // The result may be as large as the product of two arguments.
     ("concat", Literals::OneOf(&[0, 1])),
     ("json.marshal_with_options", Literals::OneOf(&[1])),
     ("regex.find_all_string_submatch_n", Literals::OneOf(&[0, 1])),
@@ -67,7 +67,7 @@ impl Literals {
     }
 }
 
-/// The names of a path, without `data` in front.
+/// The names of a path. Paths of rules, packages and imports have no `data` in front.
 pub type Path = Vec<String>;
 
 /// Kinds of nodes that are scalar constants.
@@ -190,7 +190,7 @@ pub fn imports(module: &Value) -> BTreeMap<String, Path> {
     paths.collect()
 }
 
-/// The names of `a.b["c"]`; `None` if one is computed.
+/// The names of `a.b["c"]`; `None` if a name is computed.
 pub fn path(expression: &Value) -> Option<Path> {
     if let Some(name) = expression["Var"]["value"].as_str() {
         return Some(vec![name.to_owned()]);
@@ -208,7 +208,7 @@ pub fn path(expression: &Value) -> Option<Path> {
     Some(names)
 }
 
-/// The names of a reference, up to the first computed one; `None` for other expressions.
+/// The names of a reference, up to the first computed name; `None` for other expressions.
 pub fn static_path(tree: &Value) -> Option<Path> {
     path(tree).or_else(|| {
         let node = tree.get("RefDot").or_else(|| tree.get("RefBrack"))?;

@@ -32,6 +32,7 @@ const GRACE: Duration = Duration::from_millis(100);
 /// in an input.
 const STACK_BYTES: usize = 8 << 20;
 
+// The states of a job. `GIVEN_UP`: the job still runs, and another thread replaces its thread.
 const WAITING: u8 = 0;
 const RUNNING: u8 = 1;
 const ENDED: u8 = 2;
@@ -74,7 +75,8 @@ impl PolicyThreads {
             standins: AtomicUsize::new(0),
         }));
         for number in 0..threads {
-            Shared::start(&this.0, format!("policy-{number}"))?;
+            let shared = Arc::clone(&this.0);
+            start(format!("policy-{number}"), move || shared.serve())?;
         }
         Ok(this)
     }
@@ -126,14 +128,12 @@ impl Drop for PolicyThreads {
     }
 }
 
-impl Shared {
-    fn start(shared: &Arc<Self>, name: String) -> io::Result<()> {
-        let shared = Arc::clone(shared);
-        let thread = std::thread::Builder::new().name(name);
-        let thread = thread.stack_size(STACK_BYTES);
-        thread.spawn(move || shared.serve()).map(|_| ())
-    }
+fn start(name: String, serve: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name(name);
+    thread.stack_size(STACK_BYTES).spawn(serve).map(|_| ())
+}
 
+impl Shared {
     fn push(&self, job: Job) -> Result<(), EvaluatorError> {
         let mut queue = self.queue.lock();
         let bytes = queue.bytes.saturating_add(job.bytes);
@@ -161,7 +161,7 @@ impl Shared {
         }
     }
 
-    /// Runs jobs until the handle is dropped, or until another thread has replaced this one.
+    /// Runs jobs until the handle is dropped, or until another thread has replaced this thread.
     fn serve(&self) {
         while let Some(job) = self.pop() {
             job.state.store(RUNNING, Ordering::Release);
@@ -177,7 +177,7 @@ impl Shared {
 
     /// Starts another thread if a thread is still busy with the job and fewer than
     /// [`MAX_STANDINS`] threads replace others.
-    fn give_up(self: &Arc<Self>, state: &AtomicU8) {
+    fn give_up(self: &Arc<Self>, state: &Arc<AtomicU8>) {
         // A job that waits in the queue keeps no thread busy.
         if state.load(Ordering::Acquire) != RUNNING {
             return;
@@ -193,25 +193,23 @@ impl Shared {
             );
             return;
         }
-        let stuck = state.compare_exchange(RUNNING, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire);
-        let started = match stuck {
-            Ok(_) => Self::start(self, "policy-standin".to_owned()),
-            Err(_) => {
-                self.standins.fetch_sub(1, Ordering::AcqRel);
-                return;
+        let (shared, state) = (Arc::clone(self), Arc::clone(state));
+        // The new thread gives the job up, so that the old thread goes on if no thread can start or
+        // the job ends first.
+        let stand_in = move || {
+            let stuck =
+                state.compare_exchange(RUNNING, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire);
+            match stuck {
+                Ok(_) => shared.serve(),
+                Err(_) => {
+                    shared.standins.fetch_sub(1, Ordering::AcqRel);
+                }
             }
         };
         tracing::warn!("an evaluation of a policy does not end; starting another thread");
-        if let Err(error) = started {
+        if let Err(error) = start("policy-standin".to_owned(), stand_in) {
             tracing::error!(%error, "cannot start a thread for policies");
-            // Nothing replaces the stuck thread, so it must take further jobs once its job ends. If
-            // the job has ended meanwhile, the thread has ended too, and has lowered the count
-            // itself.
-            let kept =
-                state.compare_exchange(GIVEN_UP, RUNNING, Ordering::AcqRel, Ordering::Acquire);
-            if kept.is_ok() {
-                self.standins.fetch_sub(1, Ordering::AcqRel);
-            }
+            self.standins.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }

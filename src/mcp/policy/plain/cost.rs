@@ -16,9 +16,8 @@ const STEP_NS: u64 = 60;
 const CALL_NS: u64 = 200;
 /// Time to compare or copy a byte, in nanoseconds.
 const COMPARE_NS: u64 = 4;
-/// Exponents of the powers of two that are tried as limits on the size of a compiled pattern: 512
-/// bytes to 64 KiB.
-const PATTERN_BYTES: std::ops::RangeInclusive<u32> = 9..=16;
+/// Limits on the size of a compiled pattern, in bytes. They are tried in this order.
+const PATTERN_BYTES: [usize; 8] = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536];
 
 /// A linear bound on a time in nanoseconds or a size in bytes: an amount for each byte of the
 /// input, and a fixed amount.
@@ -41,7 +40,7 @@ impl Bound {
                 fixed: 0,
             },
         };
-        // Rules that the answer does not depend on take no time; the plan does not contain them.
+        // The plan contains only rules that the answer depends on.
         for slot in 0..plan.rules.len() {
             estimate.rule(slot)?;
         }
@@ -49,7 +48,7 @@ impl Bound {
     }
 
     /// The total for an input of `bytes` bytes.
-    pub fn nanoseconds(self, bytes: usize) -> u64 {
+    pub fn total(self, bytes: usize) -> u64 {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let total = self.per_byte.saturating_mul(bytes);
         total.saturating_add(self.fixed)
@@ -143,7 +142,7 @@ impl<'p> Estimate<'p> {
                     _ => left.plus(right),
                 };
                 self.spend(shorter.times(COMPARE_NS));
-                Some(Bound::fixed(BOOLEAN_BYTES))
+                Some(Bound::fixed(SMALL_BYTES))
             }
             Operation::Test(test, [text, part]) => {
                 let (text, part) = (self.size(text)?, self.size(part)?);
@@ -152,7 +151,7 @@ impl<'p> Estimate<'p> {
                     TextTest::StartsWith | TextTest::EndsWith => part,
                     TextTest::Contains => text.plus(part).times(4),
                 }));
-                Some(Bound::fixed(BOOLEAN_BYTES))
+                Some(Bound::fixed(SMALL_BYTES))
             }
             Operation::In(membership) => self.membership(membership),
         }
@@ -175,7 +174,7 @@ impl<'p> Estimate<'p> {
         let value = self.size(&membership.value)?;
         let compared = self.size(&membership.collection)?.plus(value);
         self.spend(compared.times(COMPARE_NS));
-        Some(Bound::fixed(BOOLEAN_BYTES))
+        Some(Bound::fixed(SMALL_BYTES))
     }
 
     fn computed(&mut self, slot: usize) -> Option<Bound> {
@@ -202,15 +201,15 @@ impl<'p> Estimate<'p> {
     }
 }
 
-/// Size of a boolean or of a number of 64 bits as JSON, in bytes.
-const BOOLEAN_BYTES: u64 = 20;
+/// Limit on the size of a boolean, a 64-bit number or a type's name as JSON, in bytes.
+const SMALL_BYTES: u64 = 20;
 
 /// The time of a call and the size of its result, by the sizes of its arguments. `None` for
 /// functions that are not linear or were not measured.
 fn of_call(call: &Call, sizes: &[Bound]) -> Option<(Bound, Bound)> {
     let all = sizes.iter().copied().fold(Bound::default(), Bound::plus);
     let first = sizes.first().copied().unwrap_or_default();
-    let small = Bound::fixed(BOOLEAN_BYTES);
+    let small = Bound::fixed(SMALL_BYTES);
     Some(match call.builtin.name {
         "is_array" | "is_boolean" | "is_null" | "is_number" | "is_object" | "is_set"
         | "is_string" | "type_name" => (Bound::default(), small),
@@ -265,8 +264,7 @@ fn text(call: &Call, argument: usize) -> Option<&str> {
 /// invalid or exceeds the largest limit of [`PATTERN_BYTES`].
 fn pattern(text: &str) -> Option<(u64, u64)> {
     let compiles = |bytes: &usize| RegexBuilder::new(text).size_limit(*bytes).build().is_ok();
-    let sizes = PATTERN_BYTES.filter_map(|power| 1_usize.checked_shl(power));
-    let bytes = { sizes }.find(compiles)?;
+    let bytes = PATTERN_BYTES.into_iter().find(compiles)?;
     let bytes = u64::try_from(bytes).ok()?;
     Some((bytes / PATTERN_BYTES_PER_NS, bytes.saturating_mul(10)))
 }

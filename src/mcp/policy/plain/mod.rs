@@ -1,7 +1,7 @@
 //! An evaluator of plain policies: rules whose bodies are comparisons and calls of pure functions.
 //!
-//! regorus interprets all of Rego. Most policies that operators write are plain and need a fraction
-//! of it: they have no variables and no iterations, define no functions, and do not read the clock.
+//! regorus interprets all of Rego. Most policies that operators write are plain: they have no
+//! variables and no iterations, define no functions, and do not read the clock.
 //! They are compiled to a [`Plan`], which has a slot for each path of the input, each rule and each
 //! computed value, so that each is evaluated at most once. Values, comparisons and functions are
 //! those of regorus. The interpreter evaluates the policies for which [`Plan::compile`] returns
@@ -191,8 +191,8 @@ impl Plan {
 
     /// The longest time of an evaluation, in nanoseconds, for an input of `bytes`. `None` if the
     /// plan calls a function without a known bound.
-    pub fn nanoseconds(&self, bytes: usize) -> Option<u64> {
-        self.bound.map(|bound| bound.nanoseconds(bytes))
+    pub fn max_nanoseconds(&self, bytes: usize) -> Option<u64> {
+        self.bound.map(|bound| bound.total(bytes))
     }
 
     /// Evaluates the rules. Fails with [`EvaluationError::TimedOut`] after `ends`. Checks the clock

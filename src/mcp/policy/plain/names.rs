@@ -21,8 +21,8 @@ pub struct Names<'m> {
     /// Definitions by the path of the rule, without `data`.
     rules: BTreeMap<Path, Vec<Definition<'m>>>,
     /// Paths of functions, and of rules whose head is not a single name.
-    foreign: BTreeSet<Path>,
-    /// Imported paths by package and alias. `None` if two files of a package differ.
+    not_plain: BTreeSet<Path>,
+    /// Imported paths by package and alias. `None` if files of the package import different paths.
     imports: BTreeMap<(Path, String), Option<Vec<String>>>,
     data: &'m Value,
 }
@@ -42,7 +42,7 @@ impl<'m> Names<'m> {
         let mut names = Self {
             packages: BTreeSet::new(),
             rules: BTreeMap::new(),
-            foreign: BTreeSet::new(),
+            not_plain: BTreeSet::new(),
             imports: BTreeMap::new(),
             data,
         };
@@ -81,7 +81,7 @@ impl<'m> Names<'m> {
         let below = static_names(head);
         let path = [package, &below[..]].concat();
         if !is_plain || !matches!(head.as_ref(), Expr::Var { .. }) {
-            self.foreign.insert(path.clone());
+            self.not_plain.insert(path.clone());
         }
         let definitions = self.rules.entry(path).or_default();
         definitions.push(Definition { rule, package });
@@ -109,8 +109,8 @@ impl<'m> Names<'m> {
         Some(Target::Data(path.iter().fold(self.data, below).clone()))
     }
 
-    /// Whether a rule's head is a single name, and no package, other rule or data document is at
-    /// the rule's path or below it.
+    /// Whether a rule is no function, its head is a single name, and no package, other rule or data
+    /// document is at the rule's path or below it. Data above the path must be objects.
     fn stands_alone(&self, rule: &[String]) -> bool {
         let mut document = self.data;
         for name in rule {
@@ -122,7 +122,7 @@ impl<'m> Names<'m> {
                 break;
             }
         }
-        *document == Value::Undefined && !self.foreign.contains(rule) && !self.has_below(rule)
+        *document == Value::Undefined && !self.not_plain.contains(rule) && !self.has_below(rule)
     }
 
     /// Whether a package is at the path or below it, or a rule is below it.
@@ -135,8 +135,8 @@ impl<'m> Names<'m> {
             || rule.is_some_and(|(found, _)| found.starts_with(path))
     }
 
-    /// Resolves a name in a package to the path of a rule or package there, or of an import; `None`
-    /// if it is none of these.
+    /// Resolves the name of a rule, a package or an import in `package` to its path. `None` for
+    /// other names.
     pub fn of_package(&self, package: &[String], name: &str) -> Option<Meaning> {
         let path = [package, &[name.to_owned()]].concat();
         if self.rules.contains_key(&path) || self.has_below(&path) {
@@ -161,13 +161,13 @@ impl<'m> Names<'m> {
     }
 }
 
-/// The path below `data` or `input` that another name refers to.
+/// The path below `data` or `input` that a name in a package refers to.
 pub enum Meaning {
     Data(Path),
     Input(Path),
 }
 
-/// The names of `a.b["c"]`; `None` if one is computed.
+/// The names of `a.b["c"]`; `None` if a name is computed.
 pub fn names_of(reference: &Ref<Expr>) -> Option<Path> {
     match reference.as_ref() {
         Expr::Var { span, .. } => Some(vec![span.text().to_owned()]),
@@ -188,7 +188,7 @@ pub fn names_of(reference: &Ref<Expr>) -> Option<Path> {
     }
 }
 
-/// The names of a reference up to the first computed one.
+/// The names of a reference up to the first computed name.
 fn static_names(reference: &Ref<Expr>) -> Path {
     if let Some(names) = names_of(reference) {
         return names;

@@ -217,6 +217,17 @@ fn a_bundle_that_unpacks_to_too_much_is_refused() {
 }
 
 #[test]
+fn an_archive_that_is_cut_off_at_the_limit_is_refused() {
+    // The first file fills the limit exactly, so the header of the second begins behind it.
+    let skipped = vec![0; (32 << 20) - 512];
+    let archive = archive(&[
+        ("README.md", EntryType::Regular, &skipped),
+        ("authz.rego", EntryType::Regular, POLICY.as_bytes()),
+    ]);
+    assert!(refusal(archive.path()).contains("more than 33554432 bytes"));
+}
+
+#[test]
 fn a_bundle_of_too_many_files_is_refused() {
     let names: Vec<_> = (0..4097).map(|number| format!("{number}.txt")).collect();
     let file = |name| (name, EntryType::Regular, &b""[..]);

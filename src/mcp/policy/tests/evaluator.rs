@@ -11,14 +11,14 @@ use super::*;
 
 const ARGUMENTS: &str = r#"{"to": "a@example.com"}"#;
 
-struct Setting {
+struct Fixture {
     _directory: tempfile::TempDir,
     evaluator: RegoEvaluator,
     unloaded: Vec<Unloaded>,
     registry: Registry,
 }
 
-/// A question about a call of the tool `send` with these arguments, to be answered within 200 ms.
+/// A question about a call of the tool `send` with these arguments. The deadline is in 200 ms.
 fn question(arguments: &str) -> PolicyQuestion {
     let mut input = PolicyInput::of(ReadMembers::ALL);
     input.text("tool", "send");
@@ -31,7 +31,7 @@ fn question(arguments: &str) -> PolicyQuestion {
     }
 }
 
-impl Setting {
+impl Fixture {
     /// Loads bundles; each is given by its id, its rules and the method that it is for.
     fn new(bundles: &[(&str, &str, &str)], on_unavailable: OnUnavailable) -> Self {
         let directory = tempfile::tempdir().unwrap();
@@ -91,12 +91,12 @@ async fn every_bundle_for_the_method_is_evaluated_in_order() {
         ),
         ("three", "decision := \"deny_abort\"", "elicitation/create"),
     ];
-    let setting = Setting::new(&bundles, OnUnavailable::Deny);
-    assert!(setting.unloaded.is_empty(), "{:?}", setting.unloaded);
-    assert!(setting.evaluator.asks("tools/call"));
-    assert!(setting.evaluator.asks("elicitation/create"));
-    assert!(!setting.evaluator.asks("tools/list"));
-    let decisions = setting.call().await.unwrap();
+    let fixture = Fixture::new(&bundles, OnUnavailable::Deny);
+    assert!(fixture.unloaded.is_empty(), "{:?}", fixture.unloaded);
+    assert!(fixture.evaluator.covers("tools/call"));
+    assert!(fixture.evaluator.covers("elicitation/create"));
+    assert!(!fixture.evaluator.covers("tools/list"));
+    let decisions = fixture.call().await.unwrap();
     let [one, two] = &decisions[..] else {
         panic!("{decisions:?}")
     };
@@ -104,7 +104,7 @@ async fn every_bundle_for_the_method_is_evaluated_in_order() {
     assert!(matches!(one.effect, Effect::Allow));
     assert!(matches!(two.effect, Effect::Ask));
     assert_eq!(two.reason.as_deref(), Some("a@example.com"));
-    let metrics = setting.metrics();
+    let metrics = fixture.metrics();
     for line in [
         "proxy_mcp_policy_decisions_total{bundle=\"one\",decision=\"allow\"} 1",
         "proxy_mcp_policy_decisions_total{bundle=\"two\",decision=\"ask\"} 1",
@@ -126,14 +126,14 @@ async fn an_evaluation_stops_at_a_redaction_and_the_next_continues_after_it() {
         ("e", "decision := \"ask\"", "tools/call"),
         ("f", redacting, "tools/call"),
     ];
-    let setting = Setting::new(&bundles, OnUnavailable::Allow);
+    let fixture = Fixture::new(&bundles, OnUnavailable::Allow);
     let mut found = Vec::new();
     for decided in [0, 2, 4] {
         let question = PolicyQuestion {
             decided,
             ..question(ARGUMENTS)
         };
-        let decisions = setting.evaluator.evaluate("tools/call", question);
+        let decisions = fixture.evaluator.evaluate("tools/call", question);
         let Decisions { all, more } = decisions.await.unwrap();
         let bundles: Vec<_> = all.iter().map(|one| one.bundle.to_string()).collect();
         found.push((bundles.concat(), more));
@@ -142,7 +142,7 @@ async fn an_evaluation_stops_at_a_redaction_and_the_next_continues_after_it() {
     assert_eq!(found, expected.map(|(ids, more)| (ids.to_owned(), more)));
     let line = "proxy_mcp_policy_decisions_total{bundle=\"d\",decision=\"unavailable\"} 1";
     assert!(
-        setting.metrics().contains(line),
+        fixture.metrics().contains(line),
         "the bundle that is not loaded counts once"
     );
 }
@@ -152,8 +152,8 @@ async fn responses_are_read_if_one_bundle_reads_them_or_is_not_loaded() {
     const READS_ARGUMENTS: &str = "decision := \"allow\" if input.arguments.to";
     const READS_RESULT: &str = "decision := \"allow\" if input.result";
     let reads = |bundles: &[(&str, &str, &str)]| {
-        let setting = Setting::new(bundles, OnUnavailable::Allow);
-        setting.evaluator.reads_responses("tools/call")
+        let fixture = Fixture::new(bundles, OnUnavailable::Allow);
+        fixture.evaluator.reads_responses("tools/call")
     };
     let arguments = ("a", READS_ARGUMENTS, "tools/call");
     assert!(!reads(&[arguments]));
@@ -185,7 +185,7 @@ async fn an_input_needs_the_members_that_the_bundles_for_its_method_read() {
         ),
         ("g", "decision := \"ask\"", "resources/read"),
     ];
-    let Setting { evaluator, .. } = Setting::new(&bundles, OnUnavailable::Allow);
+    let Fixture { evaluator, .. } = Fixture::new(&bundles, OnUnavailable::Allow);
     let cases = [
         ("tools/call", 0, Some("tool arguments")),
         ("tools/call", 1, Some("arguments")),
@@ -206,9 +206,9 @@ async fn a_bundle_that_is_not_loaded_denies_unless_on_unavailable_is_allow() {
         ("good", "decision := \"deny_continue\"", "tools/call"),
         ("bad", "decision := ", "tools/call"),
     ];
-    let setting = Setting::new(&bundles, OnUnavailable::Deny);
-    let [unloaded] = &setting.unloaded[..] else {
-        panic!("{:?}", setting.unloaded)
+    let fixture = Fixture::new(&bundles, OnUnavailable::Deny);
+    let [unloaded] = &fixture.unloaded[..] else {
+        panic!("{:?}", fixture.unloaded)
     };
     assert_eq!(&*unloaded.settings.id, "bad");
     assert!(
@@ -216,29 +216,29 @@ async fn a_bundle_that_is_not_loaded_denies_unless_on_unavailable_is_allow() {
         "{}",
         unloaded.error
     );
-    let denied = setting.call().await.unwrap_err();
+    let denied = fixture.call().await.unwrap_err();
     let expected = "the policy bundle \"bad\" is not loaded";
     assert!(
         matches!(&denied, EvaluatorError::Unavailable(text) if text == expected),
         "{denied}"
     );
 
-    let setting = Setting::new(&bundles, OnUnavailable::Allow);
-    let decisions = setting.call().await.unwrap();
+    let fixture = Fixture::new(&bundles, OnUnavailable::Allow);
+    let decisions = fixture.call().await.unwrap();
     assert_eq!(decisions.len(), 1);
     assert!(matches!(decisions[0].effect, Effect::DenyContinue));
     let line = "proxy_mcp_policy_decisions_total{bundle=\"bad\",decision=\"unavailable\"} 1";
-    assert!(setting.metrics().contains(line));
+    assert!(fixture.metrics().contains(line));
 }
 
 #[tokio::test]
 async fn an_error_quotes_an_invalid_answer_and_no_other_text_of_the_policy() {
     let conflict =
         "decision := \"allow\" if input.arguments.to\ndecision := \"ask\" if input.arguments";
-    let setting = Setting::new(&[("p", conflict, "tools/call")], OnUnavailable::Deny);
-    let error = setting.call().await.unwrap_err();
+    let fixture = Fixture::new(&[("p", conflict, "tools/call")], OnUnavailable::Deny);
+    let error = fixture.call().await.unwrap_err();
     assert_eq!(error.to_string(), "the policy \"p\" failed");
-    let word = Setting::new(
+    let word = Fixture::new(
         &[("p", "decision := \"yes\"", "tools/call")],
         OnUnavailable::Deny,
     );
@@ -247,7 +247,7 @@ async fn an_error_quotes_an_invalid_answer_and_no_other_text_of_the_policy() {
         error.starts_with("the policy \"p\": \"yes\" is not a decision"),
         "{error}"
     );
-    assert!(setting.metrics().contains("decision=\"failed\"} 1"));
+    assert!(fixture.metrics().contains("decision=\"failed\"} 1"));
 }
 
 #[tokio::test]
@@ -260,15 +260,15 @@ async fn an_endless_policy_times_out_and_others_are_still_evaluated() {
         ("endless", endless, "tools/call"),
         ("other", "decision := \"allow\"", "elicitation/create"),
     ];
-    let setting = Setting::new(&bundles, OnUnavailable::Deny);
-    let calls = (0..16).map(|_| setting.call());
+    let fixture = Fixture::new(&bundles, OnUnavailable::Deny);
+    let calls = (0..16).map(|_| fixture.call());
     for result in futures_util::future::join_all(calls).await {
         assert!(
             matches!(result, Err(EvaluatorError::TimedOut)),
             "{result:?}"
         );
     }
-    let other = setting
+    let other = fixture
         .evaluator
         .evaluate("elicitation/create", question(ARGUMENTS));
     assert_eq!(other.await.unwrap().all.len(), 1);
@@ -276,7 +276,7 @@ async fn an_endless_policy_times_out_and_others_are_still_evaluated() {
 
 #[tokio::test]
 async fn inputs_that_are_too_large_too_deep_or_not_json_are_errors() {
-    let setting = Setting::new(
+    let fixture = Fixture::new(
         &[(
             "p",
             "decision := \"allow\" if input.arguments",
@@ -291,7 +291,7 @@ async fn inputs_that_are_too_large_too_deep_or_not_json_are_errors() {
         (deep, "arguments cannot be parsed as JSON"),
         (large, "bytes long, the limit is 4194304"),
     ] {
-        let result = setting
+        let result = fixture
             .evaluator
             .evaluate("tools/call", question(&input))
             .await;
@@ -321,14 +321,14 @@ async fn only_short_evaluations_that_the_question_permits_run_on_the_callers_thr
         (LOOP, ARGUMENTS, true, false),
     ];
     testkit::each_row_async(rows, async |(rules, arguments, in_place, is_evaluated)| {
-        let mut setting = Setting::new(&[("one", rules, "tools/call")], OnUnavailable::Deny);
+        let mut fixture = Fixture::new(&[("one", rules, "tools/call")], OnUnavailable::Deny);
         // Without threads, an evaluation that does not run on the caller's thread times out.
-        setting.evaluator.threads = Arc::new(PolicyThreads::with(0).unwrap());
+        fixture.evaluator.threads = Arc::new(PolicyThreads::with(0).unwrap());
         let question = PolicyQuestion {
             in_place,
             ..question(arguments)
         };
-        let decided = setting.evaluator.evaluate("tools/call", question).await;
+        let decided = fixture.evaluator.evaluate("tools/call", question).await;
         assert_eq!(decided.is_ok(), is_evaluated, "{decided:?}");
     })
     .await;
@@ -344,10 +344,10 @@ fn cpu_time() -> Duration {
 fn an_evaluation_on_a_connections_thread_ends_in_time_for_the_input_that_takes_longest() {
     const READS: &str = "decision := \"allow\" if input.arguments == input.arguments.x\n\
         else := \"ask\" if count(input.arguments) > 1";
-    let setting = Setting::new(&[("one", READS, "tools/call")], OnUnavailable::Deny);
+    let fixture = Fixture::new(&[("one", READS, "tools/call")], OnUnavailable::Deny);
     let query = Query {
-        bundles: Arc::clone(&setting.evaluator.bundles),
-        metrics: Arc::clone(&setting.evaluator.metrics),
+        bundles: Arc::clone(&fixture.evaluator.bundles),
+        metrics: Arc::clone(&fixture.evaluator.metrics),
         method: "tools/call".into(),
         ends: None,
     };

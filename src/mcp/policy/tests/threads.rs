@@ -64,10 +64,10 @@ async fn another_thread_replaces_one_whose_job_does_not_end() {
 #[tokio::test]
 async fn the_number_of_threads_that_replace_others_is_limited() {
     let threads = PolicyThreads::with(1).unwrap();
-    let mut stuck_ones = Vec::new();
+    let mut releases = Vec::new();
     for _ in 0..MAX_STANDINS + 3 {
         let (release, work) = stuck();
-        stuck_ones.push(release);
+        releases.push(release);
         let result = threads.run(LIMIT, 0, work).await;
         assert!(
             matches!(result, Err(EvaluatorError::TimedOut)),
