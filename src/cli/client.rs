@@ -18,7 +18,7 @@ use super::exit::{Failure, code};
 use crate::admin::SandboxSettings;
 
 /// The default time limit, from connecting to the end of the response.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limit on the attempts of a request that the admin API's rate limit denies with 429.
 const ATTEMPTS: u32 = 5;
 
@@ -32,7 +32,7 @@ impl Client {
     pub(super) fn new(socket: PathBuf) -> Self {
         Self {
             socket,
-            timeout: ANSWER_TIMEOUT,
+            timeout: RESPONSE_TIMEOUT,
         }
     }
 
@@ -52,15 +52,15 @@ impl Client {
         let request = request(method, path, body)?;
         let mut attempt = 1;
         loop {
-            let answer = self.ask(request.clone()).await?;
-            if answer.status() == StatusCode::TOO_MANY_REQUESTS && attempt < ATTEMPTS {
+            let response = self.exchange(request.clone()).await?;
+            if response.status() == StatusCode::TOO_MANY_REQUESTS && attempt < ATTEMPTS {
                 attempt += 1;
-                tokio::time::sleep(wait_of(answer.headers())).await;
+                tokio::time::sleep(wait_of(response.headers())).await;
                 continue;
             }
-            return match answer.status().is_success() {
-                true => Ok(answer.into_body()),
-                false => Err(failure(&answer)),
+            return match response.status().is_success() {
+                true => Ok(response.into_body()),
+                false => Err(failure(&response)),
             };
         }
     }
@@ -68,8 +68,8 @@ impl Client {
     /// Queries the settings that a sandbox needs: the server's addresses, certificates and
     /// credentials.
     pub(super) async fn settings(&self) -> Result<SandboxSettings, Failure> {
-        let answer = self.call(Method::GET, "/internal/sandbox", None).await?;
-        serde_json::from_value(answer).map_err(|error| {
+        let settings = self.call(Method::GET, "/internal/sandbox", None).await?;
+        serde_json::from_value(settings).map_err(|error| {
             Failure::internal(format_args!(
                 "the server's answer cannot be read: {error}: does the server have another version than this command?"
             ))
@@ -78,7 +78,7 @@ impl Client {
 
     /// Sends a GET once, and returns a response of any status.
     pub(super) async fn get(&self, path: &str) -> Result<Response<Value>, Failure> {
-        self.ask(request(Method::GET, path, None)?).await
+        self.exchange(request(Method::GET, path, None)?).await
     }
 
     /// Opens a stream of server-sent events. There is no timeout. Fails unless the status is 200.
@@ -93,10 +93,10 @@ impl Client {
         }
     }
 
-    async fn ask(&self, request: Request<Full<Bytes>>) -> Result<Response<Value>, Failure> {
-        let answer = async { self.read(self.send(request).await?).await };
-        let answer = tokio::time::timeout(self.timeout, answer).await;
-        answer.unwrap_or_else(|_| {
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Response<Value>, Failure> {
+        let response = async { self.read(self.send(request).await?).await };
+        let response = tokio::time::timeout(self.timeout, response).await;
+        response.unwrap_or_else(|_| {
             Err(self.broken(format_args!("timed out after {} s", self.timeout.as_secs())))
         })
     }
@@ -152,20 +152,20 @@ fn request(
 }
 
 /// Returns the time to wait before the next attempt: the time in `Retry-After`, but at most
-/// [`ANSWER_TIMEOUT`], or 1 s if the field is missing or invalid.
+/// [`RESPONSE_TIMEOUT`], or 1 s if the field is missing or invalid.
 fn wait_of(headers: &HeaderMap) -> Duration {
     let seconds = headers
         .get(RETRY_AFTER)
         .and_then(|value| value.to_str().ok());
     let seconds = seconds.and_then(|seconds| seconds.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(1)).min(ANSWER_TIMEOUT)
+    Duration::from_secs(seconds.unwrap_or(1)).min(RESPONSE_TIMEOUT)
 }
 
-/// The failure of a request that was answered with an error status.
-fn failure(answer: &Response<Value>) -> Failure {
-    let error = answer.body().get("error").and_then(Value::as_str);
-    let message = error.map_or_else(|| answer.body().to_string(), str::to_owned);
-    match answer.status().is_client_error() {
+/// The failure of a request whose response has an error status.
+fn failure(response: &Response<Value>) -> Failure {
+    let error = response.body().get("error").and_then(Value::as_str);
+    let message = error.map_or_else(|| response.body().to_string(), str::to_owned);
+    match response.status().is_client_error() {
         true => Failure::usage(message),
         false => Failure::internal(message),
     }

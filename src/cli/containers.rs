@@ -44,7 +44,7 @@ pub struct One {
 }
 
 impl One {
-    /// Sends a request to the path of the container with `below` appended, and prints the answer.
+    /// Sends a request to the path of the container with `below` appended, and prints the response.
     async fn call(
         &self,
         method: Method,
@@ -143,7 +143,7 @@ impl Add {
             allowed_domains: Some(self.allow_domains).filter(|domains| !domains.is_empty()),
         };
         let body = serde_json::to_value(body).map_err(Failure::internal)?;
-        let lines = |answer: &Value| registered(&self.id, answer);
+        let lines = |response: &Value| registered(&self.id, response);
         let output = &self.output;
         output
             .call(Method::POST, CONTAINERS, Some(&body), lines)
@@ -152,9 +152,9 @@ impl Add {
 }
 
 /// Formats a registration: the new lease, the leases that it replaced, and its socket.
-fn registered(id: &ContainerId, answer: &Value) -> String {
+fn registered(id: &ContainerId, response: &Value) -> String {
     let mut lines = vec![format!("registered {id}")];
-    let replaced = answer.get("replaced").and_then(Value::as_array);
+    let replaced = response.get("replaced").and_then(Value::as_array);
     for other in replaced.into_iter().flatten().map(text) {
         lines.push(match other == id.as_str() {
             true => format!("replaced the earlier lease of {id}: its connections end"),
@@ -163,7 +163,7 @@ fn registered(id: &ContainerId, answer: &Value) -> String {
             }
         });
     }
-    if let Some(socket) = answer.get("socket") {
+    if let Some(socket) = response.get("socket") {
         lines.push(format!("socket {}", text(socket)));
     }
     lines.join("\n")
@@ -171,8 +171,8 @@ fn registered(id: &ContainerId, answer: &Value) -> String {
 
 const COLUMNS: [&str; 5] = ["ID", "ADDRESS", "MODE", "EXPIRES", "REPOS"];
 
-fn table(answer: &Value) -> String {
-    let containers = answer.get("containers").and_then(Value::as_array);
+fn table(response: &Value) -> String {
+    let containers = response.get("containers").and_then(Value::as_array);
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     for container in containers.into_iter().flatten() {
         let field = |name| text(container.get(name).unwrap_or(&Value::Null));
@@ -259,9 +259,9 @@ mod tests {
         let id = ContainerId::parse("c2").unwrap();
         let plain = json!({"status": "registered", "container_id": "c2"});
         assert_eq!(registered(&id, &plain), "registered c2");
-        let answer = json!({"replaced": ["c2", "c1"], "socket": "/run/s"});
+        let response = json!({"replaced": ["c2", "c1"], "socket": "/run/s"});
         assert_eq!(
-            registered(&id, &answer),
+            registered(&id, &response),
             "registered c2\n\
              replaced the earlier lease of c2: its connections end\n\
              replaced the lease of c1, which had this address: c1 is unregistered, its connections end\n\
@@ -272,14 +272,14 @@ mod tests {
     #[test]
     fn containers_are_listed_as_a_table() {
         let repos = json!(["o/n", {"name": "o/m", "max_receive_pack_bytes": 7}]);
-        let answer = json!({"containers": [
+        let response = json!({"containers": [
             {"container_id": "c1", "container_ip": "10.0.0.5", "auth_mode": "bot",
              "expires_at": "2100-01-01T00:00:00Z", "repos": repos},
             {"container_id": "second", "listener": "unix", "auth_mode": "user",
              "expires_at": "2100-01-01T00:00:00Z", "repos": []},
         ]});
         assert_eq!(
-            table(&answer),
+            table(&response),
             "ID      ADDRESS   MODE  EXPIRES               REPOS\n\
              c1      10.0.0.5  bot   2100-01-01T00:00:00Z  o/n,o/m(7 bytes)\n\
              second  unix      user  2100-01-01T00:00:00Z  -"

@@ -12,21 +12,21 @@ use crate::admin::SandboxSettings;
 use crate::sandbox::GATEWAY_PORT;
 use crate::tls::variables;
 
-/// The output format, and the addresses of the proxy.
+/// The output format, the location of the proxy for clients, and the server to query.
 #[derive(Args, Debug)]
 pub struct Env {
     /// Output format
     #[arg(long, value_enum, default_value_t = Shell::Sh)]
     shell: Shell,
     #[command(flatten)]
-    place: Place,
+    location: ProxyLocation,
     #[command(flatten)]
     server: Server,
 }
 
 /// The URL of the proxy and the directory of its certificates, as clients reach them.
 #[derive(Args, Debug)]
-pub(super) struct Place {
+pub(super) struct ProxyLocation {
     /// The proxy as clients reach it, http://HOST:PORT [default: the running server's first
     /// listener]
     #[arg(long, value_name = "URL", value_parser = proxy_url)]
@@ -47,12 +47,12 @@ impl Env {
     /// Prints the variables. Queries the server only if `--proxy` or `--certs` is missing. With
     /// both options, assumes that the MCP gateway listens at [`GATEWAY_PORT`] on the proxy's host.
     pub(super) async fn run(self) -> Result<(), Failure> {
-        let variables = match (&self.place.proxy, &self.place.certs) {
+        let variables = match (&self.location.proxy, &self.location.certs) {
             (Some(proxy), Some(certs)) => {
                 variables(proxy, certs, Some(&gateway(host(proxy), GATEWAY_PORT)))
             }
             _ => self
-                .place
+                .location
                 .variables(&self.server.client()?.settings().await?)?,
         };
         match self.shell {
@@ -70,7 +70,7 @@ impl Env {
     }
 }
 
-impl Place {
+impl ProxyLocation {
     /// Returns the variables for clients of a server with these settings. The arguments override
     /// the settings. Fails if the server has no proxy listener and `--proxy` is missing.
     pub(super) fn variables(
@@ -202,14 +202,14 @@ mod tests {
                 ),
             ],
             |(proxy, listener, expected)| {
-                let place = Place {
+                let location = ProxyLocation {
                     proxy: proxy.map(str::to_owned),
                     certs: None,
                 };
                 let mut settings = SandboxSettings::default();
-                assert_eq!(place.gateway(&settings), None, "without a listener");
+                assert_eq!(location.gateway(&settings), None, "without a listener");
                 settings.mcp = vec![listener.to_owned()];
-                assert_eq!(place.gateway(&settings).as_deref(), Some(expected));
+                assert_eq!(location.gateway(&settings).as_deref(), Some(expected));
             },
         );
     }

@@ -54,12 +54,12 @@ impl Explain {
         };
         let body = serde_json::to_value(&question).map_err(Failure::internal)?;
         let client = self.output.target.client();
-        let answer = client
+        let response = client
             .call(Method::POST, "/internal/explain", Some(&body))
             .await?;
-        let explanation = Explanation::deserialize(&answer).map_err(Failure::internal)?;
+        let explanation = Explanation::deserialize(&response).map_err(Failure::internal)?;
         let lines = |_: &Value| lines(&question, &explanation);
-        self.output.print(&answer, lines)?;
+        self.output.print(&response, lines)?;
         match explanation.allowed {
             true => Ok(()),
             false => Err(Failure::silent(code::DENIED)),

@@ -7,9 +7,9 @@ use super::Output;
 use super::exit::{Failure, code};
 
 pub(super) async fn run(output: &Output) -> Result<(), Failure> {
-    let answer = output.target.client().get("/internal/health").await?;
-    output.print(answer.body(), lines)?;
-    match answer.status() {
+    let response = output.target.client().get("/internal/health").await?;
+    output.print(response.body(), lines)?;
+    match response.status() {
         StatusCode::OK => Ok(()),
         _ => Err(Failure::silent(code::SOFTWARE)),
     }

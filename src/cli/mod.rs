@@ -229,14 +229,14 @@ pub struct Output {
 }
 
 impl Output {
-    fn print(&self, answer: &Value, lines: impl FnOnce(&Value) -> String) -> Result<(), Failure> {
+    fn print(&self, response: &Value, lines: impl FnOnce(&Value) -> String) -> Result<(), Failure> {
         match self.json {
-            true => print(answer),
-            false => print(lines(answer)),
+            true => print(response),
+            false => print(lines(response)),
         }
     }
 
-    /// Calls the server, and prints its answer.
+    /// Sends a request to the server, and prints the response.
     async fn call(
         &self,
         method: Method,
@@ -244,8 +244,8 @@ impl Output {
         body: Option<&Value>,
         lines: impl FnOnce(&Value) -> String,
     ) -> Result<(), Failure> {
-        let answer = self.target.client().call(method, path, body).await?;
-        self.print(&answer, lines)
+        let response = self.target.client().call(method, path, body).await?;
+        self.print(&response, lines)
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use tempfile::NamedTempFile;
 
 use super::Server;
-use super::env::Place;
+use super::env::ProxyLocation;
 use super::exit::{Failure, print, warn};
 use crate::admin::ActiveCredential;
 
@@ -88,7 +88,7 @@ pub struct SandboxFiles {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    place: Place,
+    location: ProxyLocation,
     #[command(flatten)]
     server: Server,
 }
@@ -100,7 +100,7 @@ impl SandboxFiles {
     /// write.
     pub(super) async fn run(&self) -> Result<(), Failure> {
         let settings = self.server.client()?.settings().await?;
-        let environment = self.place.variables(&settings)?;
+        let environment = self.location.variables(&settings)?;
         for why in settings.credentials.iter().filter_map(lacks_account) {
             warn(why);
         }
@@ -131,8 +131,8 @@ impl SandboxFiles {
     }
 }
 
-/// The warning for a login without an account, if its tool needs one: Codex ends with `selected
-/// workspace missing` unless it finds its account in the list that the host returns.
+/// The warning for a login without an account, if the tool needs an account: Codex ends with
+/// `selected workspace missing` unless the host lists the account that the file names.
 fn lacks_account(entry: &ActiveCredential) -> Option<String> {
     let provider = Provider::named(entry.provider.as_deref()?)?;
     let needs_one = matches!(provider, Provider::Codex | Provider::OpenCode);

@@ -123,10 +123,10 @@ async fn exit_code(line: &str, directory: &Path) -> u8 {
     }
 }
 
-/// Serves the admin API at `api.sock` in the directory until the token is cancelled, with a real
-/// registry. The health check fails while two or more containers are registered. `explain` allows
-/// every request, MCP requests other than `tools/list` are denied, and only tools named `read` can
-/// be accepted.
+/// Serves the admin API at `api.sock` in the directory, with a real registry, until the returned
+/// token is cancelled. The health check fails while two or more containers are registered.
+/// `explain` allows every request, MCP requests other than `tools/list` are denied, and only tools
+/// named `read` can be accepted.
 fn serve(directory: &Path) -> CancellationToken {
     let registry = Registry::open(SqliteStore::new(directory.join(FILE_NAME)), directory);
     let checked = Arc::clone(&registry);
@@ -162,7 +162,7 @@ fn serve(directory: &Path) -> CancellationToken {
             })
         }),
         mcp: Arc::new(|request| {
-            let answer = match &*request.method {
+            let outcome = match &*request.method {
                 "tools/list" => Ok(r#"{"tools":[{"name":"kb_read"}]}"#),
                 _ => Err(RpcError {
                     code: -32951,
@@ -170,8 +170,8 @@ fn serve(directory: &Path) -> CancellationToken {
                     data: None,
                 }),
             };
-            let answer = answer.map(|result| RawValue::from_string(result.into()).unwrap());
-            Box::pin(async { answer })
+            let outcome = outcome.map(|result| RawValue::from_string(result.into()).unwrap());
+            Box::pin(async { outcome })
         }),
         acts: Arc::new(|_| {}),
         definition: Arc::new(|NamedTool { server, tool }| {

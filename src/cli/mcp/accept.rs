@@ -37,7 +37,7 @@ impl Accept {
         }
         // With the digest, the server accepts only the definition that was read here. If the
         // definition has not changed, the digest is that of the accepted definition, and the server
-        // answers that nothing has changed.
+        // responds that nothing has changed.
         let seen = digest("changed").or(digest("accepted"));
         let body = seen.map(|digest| json!({ "digest": digest }));
         let path = format!("{path}/accept");

@@ -26,8 +26,8 @@ pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, String> {
 impl CallTool {
     pub(super) async fn run(self) -> Result<(), Failure> {
         let json = self.by.output.json;
-        let asker = self.by.asker()?;
-        let result = asker.call(&self.tool, &self.arguments).await?;
+        let client = self.by.client()?;
+        let result = client.call(&self.tool, &self.arguments).await?;
         if result.get("resultType").and_then(Value::as_str) == Some("input_required") {
             let message = "the tool asks its client for input; call it from an MCP client";
             return Err(Failure::new(code::DENIED, message));
@@ -62,7 +62,7 @@ fn lines(result: &Value) -> String {
     });
     let blocks: Vec<_> = blocks.collect();
     match (blocks.is_empty(), result.get("structuredContent")) {
-        (true, Some(structured)) => structured.to_string(),
+        (true, Some(structured)) => printable(&structured.to_string()),
         _ => blocks.join("\n"),
     }
 }
@@ -82,7 +82,8 @@ mod tests {
         ]});
         let expected = "sunny\n\\u{1b}[2J\n[image image/png]\n[resource_link file:///x]";
         assert_eq!(lines(&result), expected);
-        assert_eq!(lines(&json!({"structuredContent": {"a": 1}})), r#"{"a":1}"#);
+        let structured = json!({"structuredContent": {"a": "\u{9b}2J"}});
+        assert_eq!(lines(&structured), r#"{"a":"\u{9b}2J"}"#);
     }
 
     #[test]

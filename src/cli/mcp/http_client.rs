@@ -34,7 +34,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("unified-proxy-mcp/", env!("CARGO_PKG_VERSION")));
 
-/// Why a request has no answer.
+/// Why a request has no response.
 #[derive(Debug, Error)]
 pub enum HttpError {
     #[error(
@@ -56,9 +56,9 @@ pub struct HttpClient {
     idle: Mutex<Vec<(Sender, Instant)>>,
 }
 
-/// An answer with its body. Dropping it closes the connection; only [`Answer::whole`] returns the
-/// connection to the pool.
-pub struct Answer {
+/// A response with its body. Dropping this value closes the connection; only
+/// [`HttpResponse::whole`] returns the connection to the pool.
+pub struct HttpResponse {
     pub status: StatusCode,
     pub headers: HeaderMap,
     body: Incoming,
@@ -79,7 +79,7 @@ impl HttpClient {
         self: &Arc<Self>,
         fields: HeaderMap,
         message: Bytes,
-    ) -> Result<Answer, HttpError> {
+    ) -> Result<HttpResponse, HttpError> {
         let mut request = self.request(Method::POST, fields, message)?;
         let headers = request.headers_mut();
         headers.insert(ACCEPT, BOTH);
@@ -88,14 +88,14 @@ impl HttpClient {
     }
 
     /// Requests a stream of events.
-    pub async fn stream(self: &Arc<Self>, fields: HeaderMap) -> Result<Answer, HttpError> {
+    pub async fn stream(self: &Arc<Self>, fields: HeaderMap) -> Result<HttpResponse, HttpError> {
         let mut request = self.request(Method::GET, fields, Bytes::new())?;
         request.headers_mut().insert(ACCEPT, STREAM);
         self.send(request).await
     }
 
     /// Sends the DELETE that ends a session.
-    pub async fn delete(self: &Arc<Self>, fields: HeaderMap) -> Result<Answer, HttpError> {
+    pub async fn delete(self: &Arc<Self>, fields: HeaderMap) -> Result<HttpResponse, HttpError> {
         let request = self.request(Method::DELETE, fields, Bytes::new())?;
         self.send(request).await
     }
@@ -124,10 +124,10 @@ impl HttpClient {
     async fn send(
         self: &Arc<Self>,
         mut request: Request<Full<Bytes>>,
-    ) -> Result<Answer, HttpError> {
+    ) -> Result<HttpResponse, HttpError> {
         while let Some(mut sender) = self.take_idle().await {
             match sender.try_send_request(request).await {
-                Ok(response) => return Ok(self.answer(response, sender)),
+                Ok(response) => return Ok(self.response(response, sender)),
                 Err(mut error) => match error.take_message() {
                     // The gateway closed the idle connection before the request was sent.
                     Some(unsent) => request = unsent,
@@ -138,7 +138,7 @@ impl HttpClient {
         let mut sender = self.connect().await?;
         let response = sender.send_request(request).await;
         let response = response.map_err(|error| self.broken(error))?;
-        Ok(self.answer(response, sender))
+        Ok(self.response(response, sender))
     }
 
     async fn take_idle(&self) -> Option<Sender> {
@@ -150,9 +150,9 @@ impl HttpClient {
         }
     }
 
-    fn answer(self: &Arc<Self>, response: Response<Incoming>, sender: Sender) -> Answer {
+    fn response(self: &Arc<Self>, response: Response<Incoming>, sender: Sender) -> HttpResponse {
         let (head, body) = response.into_parts();
-        Answer {
+        HttpResponse {
             status: head.status,
             headers: head.headers,
             body,
@@ -208,7 +208,7 @@ impl HttpClient {
     }
 }
 
-impl Answer {
+impl HttpResponse {
     /// Whether the body is a stream of events.
     pub fn is_stream(&self) -> bool {
         let kind = self.headers.get(CONTENT_TYPE);

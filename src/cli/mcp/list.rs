@@ -10,7 +10,7 @@ const MAX_DESCRIPTION: usize = 100;
 
 pub(super) async fn run(container: OnBehalf) -> Result<(), Failure> {
     let json = container.output.json;
-    let tools = container.asker()?.tools().await?;
+    let tools = container.client()?.tools().await?;
     match json {
         true => print(json!({ "tools": tools })),
         false if tools.is_empty() => print("no tools"),

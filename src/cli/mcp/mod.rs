@@ -1,9 +1,9 @@
 //! `mcp stdio|list|call|accept`: uses the tools of MCP servers through the gateway.
 
 mod accept;
-mod asker;
 mod call;
 mod endpoint;
+mod gateway_client;
 mod http_client;
 mod list;
 mod rpc;
@@ -17,8 +17,8 @@ use super::{Output, parse_id};
 use crate::tls::GATEWAY_VARIABLE;
 pub use call::parse_arguments;
 
-use asker::Asker;
 use endpoint::{DEFAULT_URL, Endpoint};
+use gateway_client::GatewayClient;
 use http_client::HttpClient;
 
 /// Subcommands of `mcp`.
@@ -71,10 +71,13 @@ pub struct OnBehalf {
 }
 
 impl OnBehalf {
-    fn asker(self) -> Result<Asker, Failure> {
+    fn client(self) -> Result<GatewayClient, Failure> {
         match &self.container {
-            Some(id) => Ok(Asker::operator(self.output.target.client(), id)),
-            None => Ok(Asker::Container(HttpClient::new(self.gateway.endpoint()?))),
+            Some(id) => Ok(GatewayClient::operator(self.output.target.client(), id)),
+            None => {
+                let http = HttpClient::new(self.gateway.endpoint()?);
+                Ok(GatewayClient::Container(http))
+            }
         }
     }
 }

@@ -12,17 +12,8 @@ use crate::mcp::{SERVER_ERROR, Version};
 pub const MAX_PAGES: usize = 100;
 const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
-/// Makes a JSON-RPC error without data.
-pub fn protocol_error(code: i64, message: impl Into<String>) -> RpcError {
-    RpcError {
-        code,
-        message: message.into().into(),
-        data: None,
-    }
-}
-
-/// The protocol revision that a request names in `_meta`; `None` if it names none, as in revisions
-/// up to 2025-11-25.
+/// The protocol revision in the `_meta` of a request's params. Clients of revisions up to
+/// 2025-11-25 do not send it.
 pub fn revision(params: Option<&RawValue>) -> Option<String> {
     let params = Members::read(params?).ok()?;
     let meta = RawValue::from_string(params.get("_meta")?.to_owned()).ok()?;
@@ -40,10 +31,11 @@ pub fn next_cursor(result: &RawValue) -> Option<String> {
     text_member(result, "nextCursor")
 }
 
-/// Makes the params that request a page of a list, with the `_meta` of the params `like`.
-pub fn page_params(like: Option<&RawValue>, cursor: Option<&str>) -> Option<Box<RawValue>> {
-    let like = like.and_then(|params| Members::read(params).ok());
-    let meta = like.as_ref().and_then(|params| params.get("_meta"));
+/// Makes the params of a request for a page of a list: the `_meta` of the params `call`, and the
+/// cursor of the page.
+pub fn page_params(call: Option<&RawValue>, cursor: Option<&str>) -> Option<Box<RawValue>> {
+    let call = call.and_then(|params| Members::read(params).ok());
+    let meta = call.as_ref().and_then(|params| params.get("_meta"));
     let meta = meta.and_then(|meta| serde_json::from_str(meta).ok());
     let mut params = Map::new();
     params.extend(meta.map(|meta: Value| ("_meta".to_owned(), meta)));
@@ -64,12 +56,13 @@ pub fn own_meta() -> Value {
     })
 }
 
-/// Converts an HTTP error response to a JSON-RPC error with code [`SERVER_ERROR`]. Its `data` has
-/// the HTTP status, and the code and details of a denial.
+/// Converts an unexpected HTTP response to a JSON-RPC error with code [`SERVER_ERROR`]. For a
+/// denial, the message is its sentence, and `data` has the HTTP status, the code and the details.
+/// Otherwise, the message names the HTTP status.
 pub fn refusal(status: StatusCode, body: &[u8]) -> RpcError {
     let mut data = Map::new();
     data.insert("status".to_owned(), status.as_u16().into());
-    let mut message = format!("the gateway answered {status}");
+    let mut message = format!("unexpected response of the gateway: {status}");
     if let Ok(Value::Object(denial)) = serde_json::from_slice(body) {
         for (key, value) in denial {
             match (key.as_str(), value) {
@@ -92,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_has_the_sentence_code_and_details_of_a_denial_or_else_the_status() {
+    fn an_error_has_the_sentence_and_details_of_a_denial_or_else_names_the_status() {
         let body = br#"{"error":"Rate limit exceeded","code":"rate_limited","retry_after":3}"#;
         let error = refusal(StatusCode::TOO_MANY_REQUESTS, body);
         assert_eq!(error.message, "Rate limit exceeded");
@@ -100,7 +93,8 @@ mod tests {
         let expected = json!({"status": 429, "code": "rate_limited", "retry_after": 3});
         assert_eq!(data, expected);
         let bare = refusal(StatusCode::BAD_GATEWAY, b"<html>");
-        assert_eq!(bare.message, "the gateway answered 502 Bad Gateway");
+        let expected = "unexpected response of the gateway: 502 Bad Gateway";
+        assert_eq!(bare.message, expected);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::sandbox::{Channel, SELF_EXE};
 /// The hidden subcommand of the appliance.
 pub const APPLIANCE: &str = "run-appliance";
 
-/// Limit on the wait for the appliance to end. By default it gives its flows 10 s
+/// Limit on the wait for the appliance to end. By default, the appliance gives its flows 10 s
 /// (`shutdown_timeout`), and takes up to 3 s more.
 const APPLIANCE_EXIT_WAIT: Duration = Duration::from_secs(15);
 /// An unlocked state directory older than this belongs to a run that has ended. A younger one may
@@ -83,11 +83,11 @@ impl Appliance {
             options.logins = Some(directory);
         }
         let log = runs.join(format!("{name}.log"));
-        let (channel, theirs) = Channel::pair().map_err(failed)?;
+        let (channel, child_end) = Channel::pair().map_err(failed)?;
         let child = Command::new(SELF_EXE)
             .arg0("unified-proxy")
             .arg(APPLIANCE)
-            .stdin(theirs.into_inner())
+            .stdin(child_end.into_inner())
             .stdout(Stdio::null())
             .stderr(File::create(&log).map_err(failed)?)
             // Its own group, so that Ctrl-C does not end the appliance before the command.
@@ -137,7 +137,8 @@ impl Appliance {
     }
 
     /// Sends SIGTERM to the appliance, which then drains its flows. Kills the appliance if it has
-    /// not ended after [`APPLIANCE_EXIT_WAIT`]. Returns the path of its audit log.
+    /// not ended after [`APPLIANCE_EXIT_WAIT`]. Deletes an empty log. Returns the path of the audit
+    /// log.
     pub async fn stop(mut self) -> PathBuf {
         let pid = self
             .child

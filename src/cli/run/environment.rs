@@ -112,7 +112,7 @@ const DROPPED: [&str; 21] = [
 ];
 /// Prefixes of the names of variables that are dropped. `GIT_` variables can name programs;
 /// `UNIFIED_PROXY_` variables describe another proxy than the one of this run.
-const DROPPED_BEGINNINGS: [&str; 2] = ["GIT_", "UNIFIED_PROXY_"];
+const DROPPED_PREFIXES: [&str; 2] = ["GIT_", "UNIFIED_PROXY_"];
 
 /// Variables that are kept despite their prefix: the user's name and address for commits.
 const KEPT: [&str; 4] = [
@@ -139,10 +139,10 @@ pub fn environment(
     let mut variables: BTreeMap<OsString, OsString> = env::vars_os()
         .filter(|(name, _)| !is_dropped(&name.to_string_lossy()))
         .map(|(name, value)| {
-            let (text, known) = (name.to_string_lossy(), value.to_string_lossy());
-            let is_secret = is_secret(&text, &known) && !known.is_empty();
-            let value = match is_secret && !is_placeholder(&known) {
-                true => placeholder(&text).into(),
+            let (key, text) = (name.to_string_lossy(), value.to_string_lossy());
+            let is_secret = is_secret(&key, &text) && !text.is_empty();
+            let value = match is_secret && !is_placeholder(&text) {
+                true => placeholder(&key).into(),
                 false => value,
             };
             (name, value)
@@ -166,9 +166,9 @@ pub fn environment(
 }
 
 fn is_dropped(name: &str) -> bool {
-    let mut beginnings = DROPPED_BEGINNINGS.iter();
-    let begins = beginnings.any(|beginning| name.starts_with(beginning));
-    DROPPED.contains(&name) || (begins && !KEPT.contains(&name))
+    let mut prefixes = DROPPED_PREFIXES.iter();
+    let has_prefix = prefixes.any(|prefix| name.starts_with(prefix));
+    DROPPED.contains(&name) || (has_prefix && !KEPT.contains(&name))
 }
 
 /// Whether a variable looks like a secret, by its name or its value.

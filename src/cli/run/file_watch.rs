@@ -52,9 +52,9 @@ impl FileWatch {
         loop {
             // An error is ignored here, since `read` returns it too.
             let _ = self.readiness.readable().await;
-            let told = self.readiness.try_io(|| self.read());
+            let read = self.readiness.try_io(|| self.read());
             // If the events cannot be read, all files are checked.
-            if told.is_ok_and(|concerns_us| !concerns_us) {
+            if read.is_ok_and(|concerns_us| !concerns_us) {
                 continue;
             }
             if let Some(path) = self.first_lost() {

@@ -35,34 +35,65 @@ pub fn looks_like_one(path: &Path) -> bool {
         .any(has)
 }
 
+/// The files that a repository's configuration names, and the work tree that they are in.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NamedByConfig {
+    pub tree: PathBuf,
+    /// Included files and directories of hooks. Each has the text of its placeholder, as in
+    /// [`OBEYED_BY_GIT`].
+    pub paths: Vec<(PathBuf, Option<&'static str>)>,
+}
+
 /// Returns the included files and the directories of hooks that a repository's configuration names,
-/// if they are in the work tree and their parent directory exists. Each has the text of its
-/// placeholder, as in [`OBEYED_BY_GIT`].
-pub fn named_by_config(git: &Path) -> Vec<(PathBuf, Option<&'static str>)> {
-    let text = read_start(CWD, &git.join("config"), MAX_CONFIG);
-    let (Some(text), Some(tree)) = (text, git.parent()) else {
-        return Vec::new();
+/// if they are in the work tree and their parent directory exists.
+pub fn named_by_config(git: &Path) -> NamedByConfig {
+    // Both files, although git reads the second one only if the first one says so.
+    let texts = ["config", "config.worktree"]
+        .map(|name| read_start(CWD, &git.join(name), MAX_CONFIG).unwrap_or_default());
+    let settings = || {
+        texts
+            .iter()
+            .flat_map(|text| text.lines())
+            .filter_map(setting)
     };
-    let values = text.lines().filter_map(|line| {
-        let (key, value) = line.split_once('=')?;
-        // A quoted value may contain the characters that begin a comment.
-        let value = match value.trim().strip_prefix('"') {
-            Some(quoted) => quoted.split('"').next(),
-            None => value.split(['#', ';']).next(),
-        };
-        let value = value.unwrap_or_default().trim();
-        // A key may follow its section header on the same line.
-        let key = key.rsplit(']').next().unwrap_or(key).trim();
-        match key.to_ascii_lowercase().as_str() {
-            "hookspath" => Some((without_parents(&tree.join(value)), None)),
-            "path" => Some((without_parents(&git.join(value)), Some(""))),
-            _ => None,
-        }
+    let tree = work_tree(git, settings());
+    let named = settings().filter_map(|(key, value)| match key.as_str() {
+        "hookspath" => Some((without_parents(&tree.join(value)), None)),
+        "path" => Some((without_parents(&git.join(value)), Some(""))),
+        _ => None,
     });
-    values
-        .filter(|(path, _)| path.starts_with(tree) && path != tree)
+    let paths = named
+        .filter(|(path, _)| path.starts_with(&tree) && *path != tree)
         .filter(|(path, _)| path.parent().is_some_and(Path::is_dir))
-        .collect()
+        .collect();
+    NamedByConfig { tree, paths }
+}
+
+/// Reads the key, in lower case, and the value in a line of a configuration.
+fn setting(line: &str) -> Option<(String, &str)> {
+    let (key, value) = line.split_once('=')?;
+    // A quoted value may contain the characters that begin a comment.
+    let value = match value.trim().strip_prefix('"') {
+        Some(quoted) => quoted.split('"').next(),
+        None => value.split(['#', ';']).next(),
+    };
+    // A key may follow its section header on the same line.
+    let key = key.rsplit(']').next().unwrap_or(key).trim();
+    Some((key.to_ascii_lowercase(), value.unwrap_or_default().trim()))
+}
+
+/// The work tree of a repository. The git directory of a submodule is in that of the outer
+/// repository, and its setting `core.worktree` names the work tree.
+fn work_tree<'a>(git: &Path, settings: impl Iterator<Item = (String, &'a str)>) -> PathBuf {
+    let beside = git.parent().unwrap_or(git);
+    let outer = git.ancestors().skip(1);
+    let outer = outer.filter(|path| path.ends_with(".git")).last();
+    let submodule = outer.and_then(Path::parent).and_then(|outer| {
+        let named = settings.filter(|(key, _)| key == "worktree");
+        let mut named = named.map(|(_, value)| without_parents(&git.join(value)));
+        named.find(|tree| tree.starts_with(outer))
+    });
+    submodule.unwrap_or_else(|| beside.to_owned())
 }
 
 #[cfg(test)]
@@ -80,14 +111,38 @@ mod tests {
                     [core]\n\thooksPath = .more # ours\n[include] path = \"../.git;config\" ; x\n\
                     [include]\n\tpath = /etc/gitconfig\n[alias]\n\tx = y\n";
         fs::write(git.join("config"), text).unwrap();
+        fs::write(git.join("config.worktree"), "[core]\nhooksPath=ci-hooks\n").unwrap();
+        let named = named_by_config(&git);
+        assert_eq!(named.tree, work.path());
         assert_eq!(
-            named_by_config(&git),
+            named.paths,
             [
                 (work.path().join(".hooks"), None),
                 (work.path().join(".gitconfig"), Some("")),
                 (work.path().join(".more"), None),
                 (work.path().join(".git;config"), Some("")),
+                (work.path().join("ci-hooks"), None),
             ]
         );
+    }
+
+    #[test]
+    fn hooks_of_a_submodule_are_found_in_its_own_work_tree() {
+        let work = tempfile::tempdir().unwrap();
+        let git = work.path().join(".git/modules/lib");
+        fs::create_dir_all(&git).unwrap();
+        let tree = work.path().join("vendor/lib");
+        fs::create_dir_all(&tree).unwrap();
+        let hooks = "hooksPath = ci-hooks";
+        let named = |worktree: &str| {
+            let text = format!("[core]\n\tworktree = {worktree}\n\t{hooks}\n");
+            fs::write(git.join("config"), text).unwrap();
+            named_by_config(&git)
+        };
+        let found = named("../../../vendor/lib");
+        assert_eq!(found.paths, [(tree.join("ci-hooks"), None)]);
+        assert_eq!(found.tree, tree);
+        // A work tree outside of the outer one is not writable in the sandbox.
+        assert_eq!(named("/etc").tree, work.path().join(".git/modules"));
     }
 }

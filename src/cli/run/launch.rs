@@ -124,8 +124,8 @@ impl Parts {
         };
         let protected = Protected::find(&directories.writable, &directories.readable);
         let mut protected = protected.map_err(Failure::usage)?;
-        let closed = placeholders.make(std::mem::take(&mut protected.missing));
-        protected.forget(&closed.map_err(Failure::usage)?);
+        let uncreatable = placeholders.make(std::mem::take(&mut protected.missing));
+        protected.forget(&uncreatable.map_err(Failure::usage)?);
         let file_watch = FileWatch::watch(protected.obeyed()).map_err(|error| {
             Failure::internal(format_args!("protected files cannot be watched: {error}"))
         })?;

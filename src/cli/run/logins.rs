@@ -72,7 +72,7 @@ pub struct Logins {
     keys: Vec<&'static str>,
     /// The token of `GH_TOKEN` or of gh, if there is one and `GITHUB_TOKEN` is not set.
     github_token: Option<String>,
-    /// Messages for the user: why a login that was found is not used.
+    /// Messages for the user: why a login or key that was found is not used.
     pub left_out: Vec<String>,
 }
 

@@ -86,12 +86,12 @@ impl Placeholders {
         // Recorded before the placeholders are made, so that a killed run leaves no unrecorded one.
         self.contents.made = missing;
         self.write()?;
-        let mut closed = Vec::new();
+        let mut uncreatable = Vec::new();
         for missing in &self.contents.made {
             match make(missing) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
-                    closed.push(missing.path.clone());
+                    uncreatable.push(missing.path.clone());
                 }
                 Err(error) => {
                     let path = missing.path.display();
@@ -100,7 +100,7 @@ impl Placeholders {
                 }
             }
         }
-        Ok(closed)
+        Ok(uncreatable)
     }
 
     fn write(&mut self) -> io::Result<()> {

@@ -24,9 +24,9 @@ pub fn trusted_program(name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     let mut folders = env::split_paths(&path).filter(|folder| folder.is_absolute());
     folders.find_map(|folder| {
-        let own = |path: &Path| writable.iter().any(|root| path.starts_with(root));
+        let is_writable = |path: &Path| writable.iter().any(|root| path.starts_with(root));
         let found = executable(&folder.join(name))?;
-        (!own(&folder) && !own(&found)).then_some(found)
+        (!is_writable(&folder) && !is_writable(&found)).then_some(found)
     })
 }
 

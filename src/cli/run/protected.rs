@@ -157,9 +157,10 @@ impl Protected {
         for (name, text) in OBEYED_BY_GIT {
             self.add(git.join(name), text)?;
         }
-        for (path, text) in git_directory::named_by_config(git) {
-            if let (Some(tree), Some(above)) = (git.parent(), path.parent()) {
-                self.pin_between(tree, above);
+        let named = git_directory::named_by_config(git);
+        for (path, text) in named.paths {
+            if let Some(above) = path.parent() {
+                self.pin_between(&named.tree, above);
             }
             self.add(path, text)?;
         }

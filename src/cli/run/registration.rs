@@ -64,8 +64,8 @@ impl Registration {
             "expires_at": end,
         });
         let path = "/internal/containers";
-        let answer = self.client.call(Method::POST, path, Some(&body)).await?;
-        let listener = answer.get("socket").and_then(Value::as_str);
+        let response = self.client.call(Method::POST, path, Some(&body)).await?;
+        let listener = response.get("socket").and_then(Value::as_str);
         let listener = PathBuf::from(listener.ok_or_else(|| {
             Failure::new(
                 code::UNAVAILABLE,

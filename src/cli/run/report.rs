@@ -25,7 +25,7 @@ pub struct Report {
     others: u64,
     /// The requested pairs of host and port, up to 10 × [`MAX_LINES`]; flows to further pairs are
     /// ignored. The value says whether at least one flow to the pair was not denied.
-    asked: BTreeMap<(String, u64), bool>,
+    requested: BTreeMap<(String, u64), bool>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,8 +50,8 @@ impl Report {
         let port = flow.get("port").and_then(Value::as_u64).unwrap_or(443);
         let is_denied = text("outcome") == "denied";
         let key = (host.to_owned(), port);
-        if self.asked.len() < MAX_LINES * 10 || self.asked.contains_key(&key) {
-            *self.asked.entry(key).or_default() |= !is_denied;
+        if self.requested.len() < MAX_LINES * 10 || self.requested.contains_key(&key) {
+            *self.requested.entry(key).or_default() |= !is_denied;
         }
         if !is_denied {
             return;
@@ -68,7 +68,7 @@ impl Report {
             _ if code == Code::PortNotAllowed.as_str() => {
                 (format!("{host}:{port}"), format!("--allow {host}:{port}"))
             }
-            _ if code == Code::RepoNotAuthorized.as_str() => match repository(text("path")) {
+            _ if code == Code::RepoNotAuthorized.as_str() => match repository(host, text("path")) {
                 Some(repo) => (format!("{host}/{repo}"), format!("--repo {repo}")),
                 None => (host.to_owned(), code.to_owned()),
             },
@@ -133,7 +133,7 @@ impl Report {
                         command could request any host.\nversion: 1\ndomains:"
             .to_owned();
         let mut hosts: BTreeMap<&str, (Vec<u64>, bool)> = BTreeMap::new();
-        for ((host, port), allowed) in &self.asked {
+        for ((host, port), allowed) in &self.requested {
             let (ports, was_allowed) = hosts.entry(host).or_default();
             ports.push(*port);
             *was_allowed |= allowed;
@@ -154,10 +154,15 @@ impl Report {
     }
 }
 
-/// Returns `owner/name` from a path on a git host or its API; `None` if the path has no such form.
-fn repository(path: &str) -> Option<String> {
+/// Returns `owner/name` from a path on a git host or its API; `None` if the path names no
+/// repository.
+fn repository(host: &str, path: &str) -> Option<String> {
     let path = path.trim_start_matches('/');
-    let path = path.strip_prefix("repos/").unwrap_or(path);
+    // `/repos/OWNER/NAME`, or `/api/v3/repos/OWNER/NAME` if the API has no host of its own.
+    let path = match host.starts_with("api.") || path.starts_with("api/") {
+        true => path.split_once("repos/")?.1,
+        false => path,
+    };
     let mut parts = path.split('/');
     let (owner, name) = (parts.next()?, parts.next()?);
     let name = name.strip_suffix(".git").unwrap_or(name);
@@ -236,6 +241,25 @@ mod tests {
                 ],
             ]
         );
+    }
+
+    #[test]
+    fn a_repository_is_found_in_paths_of_git_hosts_and_of_their_apis() {
+        for (host, path, expected) in [
+            ("github.com", "/octo/cat.git/info/refs", Some("octo/cat")),
+            ("api.github.com", "/repos/octo/cat/pulls", Some("octo/cat")),
+            (
+                "git.example.com",
+                "/api/v3/repos/octo/cat",
+                Some("octo/cat"),
+            ),
+            ("git.example.com", "/api/graphql", None),
+            ("api.github.com", "/user/repos", None),
+            ("api.github.com", "/repositories/123", None),
+        ] {
+            let found = repository(host, path);
+            assert_eq!(found.as_deref(), expected, "{host}{path}");
+        }
     }
 
     #[test]

@@ -22,8 +22,8 @@ use crate::tls::variables;
 const HOST_NAME: &str = "sandbox";
 const IF_MISSING: &str = "not found inside the sandbox: a program outside the system's directories \
                           and PATH becomes visible with --read DIRECTORY";
-/// For each placeholder file, its path in the output of `sandbox-files`, and the path below the
-/// home directory at which the tool looks for it.
+/// For the placeholder file of each known tool, its path in the output of `sandbox-files`, and the
+/// path below the home directory at which the tool looks for it.
 const LOGIN_FILES: [(&str, &str); 4] = [
     ("claude/.credentials.json", ".claude/.credentials.json"),
     ("codex/auth.json", ".codex/auth.json"),

@@ -1,9 +1,10 @@
-//! Sends each message of stdin to the gateway, and relays its answer.
+//! Sends each message of stdin to the gateway, and relays the responses.
 
-mod answers;
+mod receive;
 mod response;
 mod sessions;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +23,10 @@ use super::lines::{Line, Output};
 use super::mirrored_tools::MirroredTools;
 use crate::cli::exit::warn;
 use crate::cli::mcp::http_client::{HttpClient, MAX_MESSAGE};
-use crate::cli::mcp::rpc::{self, protocol_error};
+use crate::cli::mcp::rpc;
 use crate::mcp::{
     HEADER_MISMATCH, INVALID_REQUEST, Id, Message, MessageError, PARSE_ERROR, SERVER_ERROR,
-    request_fields, write_response,
+    protocol_error, request_fields, write_response,
 };
 use response::{CallFailure, Response};
 use sessions::{Session, Sessions};
@@ -34,7 +35,7 @@ use sessions::{Session, Sessions};
 const MAX_CALLS: usize = 256;
 /// Time limit for the gateway to accept a notification or a response.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(30);
-/// A request that is answered only when its subscription ends, so [`Bridge::finish`] cancels it.
+/// A method whose response comes only when the subscription ends, so [`Bridge::finish`] cancels it.
 const LISTEN: &str = "subscriptions/listen";
 const CANCELLED: &str = "notifications/cancelled";
 const INITIALIZED: &str = "notifications/initialized";
@@ -76,8 +77,8 @@ impl Bridge {
     }
 
     /// Handles one line. A request other than `initialize` continues in the background. To keep the
-    /// order of messages, waits for the answer to `initialize`, and waits up to [`ACCEPT_TIMEOUT`]
-    /// for the gateway to accept a notification or a response.
+    /// order of messages, waits for the response to `initialize`, and waits up to
+    /// [`ACCEPT_TIMEOUT`] for the gateway to accept a notification or a response.
     pub async fn take(self: &Arc<Self>, line: Line) {
         let text = match line {
             Line::Text(text) => Bytes::from(text),
@@ -128,7 +129,7 @@ impl Bridge {
         }
     }
 
-    async fn refuse(&self, id: Option<&Id>, code: i64, sentence: impl Into<String>) {
+    async fn refuse(&self, id: Option<&Id>, code: i64, sentence: impl Into<Cow<'static, str>>) {
         let outcome = Err(protocol_error(code, sentence));
         self.output.message(write_response(id, &outcome)).await;
     }
@@ -141,8 +142,8 @@ impl Bridge {
         text: Bytes,
     ) {
         if &**method == "initialize" {
-            let answer = self.initialize(&id, text).await;
-            return self.answer(&id, answer).await;
+            let response = self.initialize(&id, text).await;
+            return self.respond(&id, response).await;
         }
         let revision = rpc::revision(params.as_deref());
         let revision = revision.and_then(|revision| HeaderValue::from_str(&revision).ok());
@@ -163,22 +164,22 @@ impl Bridge {
             let calling = async {
                 match revision {
                     Some(revision) => {
-                        let asked = Asked {
+                        let request = Request {
                             id: &id,
                             method: &method,
                             params: params.as_deref(),
                             text,
                         };
-                        bridge.call_modern(&asked, revision).await
+                        bridge.call_modern(&request, revision).await
                     }
                     None => bridge.call_legacy(&id, text).await,
                 }
             };
-            let answer = cancelled.run_until_cancelled(calling).await;
+            let response = cancelled.run_until_cancelled(calling).await;
             bridge.calls.lock().remove(&id);
-            // A cancelled request is not answered.
-            if let Some(answer) = answer {
-                bridge.answer(&id, answer).await;
+            // A cancelled request gets no response.
+            if let Some(response) = response {
+                bridge.respond(&id, response).await;
             }
         });
     }
@@ -195,8 +196,8 @@ impl Bridge {
         Ok(())
     }
 
-    async fn answer(&self, id: &Id, answer: Result<Response, CallFailure>) {
-        match answer {
+    async fn respond(&self, id: &Id, response: Result<Response, CallFailure>) {
+        match response {
             Ok(response) => self.output.message(response.text).await,
             Err(failure) => {
                 let outcome = Err(RpcError::from(failure));
@@ -209,20 +210,20 @@ impl Bridge {
 
     async fn call_modern(
         &self,
-        asked: &Asked<'_>,
+        request: &Request<'_>,
         revision: HeaderValue,
     ) -> Result<Response, CallFailure> {
-        let response = self.ask_modern(asked, &revision).await?;
+        let response = self.send_modern(request, &revision).await?;
         let refused = response.outcome.as_ref().err();
-        if &**asked.method == "tools/call"
+        if &**request.method == "tools/call"
             && refused.is_some_and(|error| error.code == HEADER_MISMATCH)
         {
             // The call lacks header fields that mirror its arguments, probably because the client
             // has not listed the tools. The tool's definition says which arguments to mirror.
-            self.list_tools(asked.params, &revision).await?;
-            return self.ask_modern(asked, &revision).await;
+            self.list_tools(request.params, &revision).await?;
+            return self.send_modern(request, &revision).await;
         }
-        if &**asked.method == "tools/list"
+        if &**request.method == "tools/list"
             && let Ok(result) = &response.outcome
         {
             self.tools.learn(result);
@@ -230,17 +231,17 @@ impl Bridge {
         Ok(response)
     }
 
-    async fn ask_modern(
+    async fn send_modern(
         &self,
-        asked: &Asked<'_>,
+        request: &Request<'_>,
         revision: &HeaderValue,
     ) -> Result<Response, CallFailure> {
-        let mut fields = request_fields(revision.clone(), asked.method, asked.params);
-        if &**asked.method == "tools/call" {
-            self.tools.add_fields(asked.params, &mut fields);
+        let mut fields = request_fields(revision.clone(), request.method, request.params);
+        if &**request.method == "tools/call" {
+            self.tools.add_fields(request.params, &mut fields);
         }
-        let answer = self.http.post(fields, asked.text.clone()).await?;
-        self.read(answer, asked.id, None).await
+        let response = self.http.post(fields, request.text.clone()).await?;
+        self.read(response, request.id, None).await
     }
 
     /// Lists the tools with the `_meta` of the client's request, to remember their definitions.
@@ -254,13 +255,13 @@ impl Bridge {
         for _ in 0..rpc::MAX_PAGES {
             let params = rpc::page_params(params, cursor.as_deref());
             let text = crate::mcp::write_request(Some(&id), &method, params.as_deref());
-            let asked = Asked {
+            let request = Request {
                 id: &id,
                 method: &method,
                 params: params.as_deref(),
                 text: text.into(),
             };
-            let response = self.ask_modern(&asked, revision).await?;
+            let response = self.send_modern(&request, revision).await?;
             let Ok(result) = response.outcome else {
                 return Ok(());
             };
@@ -275,24 +276,24 @@ impl Bridge {
 
     async fn call_legacy(self: &Arc<Self>, id: &Id, text: Bytes) -> Result<Response, CallFailure> {
         let session = self.sessions.current();
-        match self.ask_legacy(id, text.clone(), session.as_ref()).await {
+        match self.send_legacy(id, text.clone(), session.as_ref()).await {
             Err(CallFailure::SessionGone) => {
                 let session = self.renew(session.as_ref()).await?;
-                self.ask_legacy(id, text, Some(&session)).await
+                self.send_legacy(id, text, Some(&session)).await
             }
-            answered => answered,
+            called => called,
         }
     }
 
-    async fn ask_legacy(
+    async fn send_legacy(
         &self,
         id: &Id,
         text: Bytes,
         session: Option<&Arc<Session>>,
     ) -> Result<Response, CallFailure> {
         let fields = session.map(|session| session.fields()).unwrap_or_default();
-        let answer = self.http.post(fields, text).await?;
-        self.read(answer, id, session).await
+        let response = self.http.post(fields, text).await?;
+        self.read(response, id, session).await
     }
 
     async fn notification(self: &Arc<Self>, method: &str, params: Option<&RawValue>, text: Bytes) {
@@ -351,8 +352,8 @@ impl Bridge {
             Some(session) => session.fields(),
             None => self.modern_fields(),
         };
-        let answer = self.http.post(fields, text).await?;
-        self.accepted(answer, session).await
+        let response = self.http.post(fields, text).await?;
+        self.accepted(response, session).await
     }
 
     fn modern_fields(&self) -> HeaderMap {
@@ -365,7 +366,7 @@ impl Bridge {
 }
 
 /// A request, and its text as the client wrote it.
-struct Asked<'a> {
+struct Request<'a> {
     id: &'a Id,
     method: &'a Arc<str>,
     params: Option<&'a RawValue>,

@@ -2,8 +2,8 @@
 //!
 //! Each line of stdin is one message, which is sent with a POST. Responses and events of the
 //! gateway become lines of stdout. Header fields, sessions and streams of the HTTP transport end
-//! here. A message is changed only to give a response the request's id, or to put the message on one
-//! line.
+//! here. A message is changed only to give a response the request's id, or to put the message on
+//! one line.
 
 mod bridge;
 mod lines;
@@ -48,7 +48,7 @@ pub async fn run(endpoint: Endpoint) -> Result<(), Failure> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    // If the gateway does not answer, the session ends with the lease.
+    // If the gateway does not respond, the session ends with the lease.
     let _ = timeout(SESSION_END_TIMEOUT, bridge.end()).await;
     drop(bridge);
     if !written.is_terminated() {

@@ -22,13 +22,13 @@ pub enum CallFailure {
     SessionGone,
     #[error("{0}")]
     Http(#[from] HttpError),
-    /// The gateway answered with an HTTP error, or did not accept a message.
+    /// The gateway responded with an HTTP error, or did not accept a message.
     #[error("{}", .0.message)]
     Refused(RpcError),
     #[error("the gateway closed the connection before it answered")]
     Closed,
-    #[error("the gateway accepted the request without an answer")]
-    Unanswered,
+    #[error("the gateway accepted the request but sent no response")]
+    NoResponse,
     #[error("an event of the gateway is longer than {MAX_MESSAGE} bytes")]
     TooLong,
 }

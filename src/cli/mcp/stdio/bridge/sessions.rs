@@ -81,9 +81,9 @@ impl Bridge {
     }
 
     async fn shake_hands(&self, id: &Id, text: Bytes) -> Result<Response, CallFailure> {
-        let answer = self.http.post(HeaderMap::new(), text).await?;
-        let session_id = answer.headers.get(SESSION_ID).cloned();
-        let response = self.read(answer, id, None).await?;
+        let response = self.http.post(HeaderMap::new(), text).await?;
+        let session_id = response.headers.get(SESSION_ID).cloned();
+        let response = self.read(response, id, None).await?;
         if let Ok(result) = &response.outcome {
             let version = text_member(result, "protocolVersion");
             let version = version.and_then(|version| HeaderValue::from_str(&version).ok());
@@ -150,9 +150,9 @@ impl Bridge {
         let mut wait = first;
         loop {
             match self.open_stream(session, Some(&reader)).await {
-                Ok(mut answer) => {
+                Ok(mut response) => {
                     reader.reconnect();
-                    while let Ok(Some(mut piece)) = answer.piece().await {
+                    while let Ok(Some(mut piece)) = response.piece().await {
                         wait = first;
                         loop {
                             match next(&mut reader, &mut piece) {

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
-use super::http_client::{Answer, HttpClient, HttpError, MAX_MESSAGE};
+use super::http_client::{HttpClient, HttpError, HttpResponse, MAX_MESSAGE};
 use super::rpc::{MAX_PAGES, next_cursor, own_meta, refusal};
 use crate::cli::client::Client;
 use crate::cli::exit::{Failure, code};
@@ -19,20 +19,20 @@ use crate::mcp::{
 
 /// Time limit of a request by an operator. Longer than the gateway's default limit for a call (15
 /// min).
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(20 * 60);
+const OPERATOR_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
 /// Sends requests to a gateway.
-pub enum Asker {
+pub enum GatewayClient {
     /// As the container that the command runs in.
     Container(Arc<HttpClient>),
     /// As an operator.
     Operator { client: Client, path: String },
 }
 
-impl Asker {
+impl GatewayClient {
     pub fn operator(client: Client, id: &ContainerId) -> Self {
         Self::Operator {
-            client: client.with_timeout(ANSWER_TIMEOUT),
+            client: client.with_timeout(OPERATOR_TIMEOUT),
             path: format!("/internal/containers/{id}/mcp"),
         }
     }
@@ -43,7 +43,7 @@ impl Asker {
         let mut tools = Vec::new();
         let mut params = json!({});
         for _ in 0..MAX_PAGES {
-            let result = self.ask("tools/list", &params, None).await?;
+            let result = self.request("tools/list", &params, None).await?;
             let page = serde_json::from_str(result.get());
             let page: Value = page.map_err(Failure::internal)?;
             if let Some(Value::Array(page)) = page.get("tools") {
@@ -71,18 +71,18 @@ impl Asker {
         };
         let tool = tool.and_then(|tool| to_raw_value(&tool).ok());
         let params = json!({ "name": name, "arguments": arguments });
-        let result = self.ask("tools/call", &params, tool.as_deref()).await?;
+        let result = self.request("tools/call", &params, tool.as_deref()).await?;
         serde_json::from_str(result.get()).map_err(Failure::internal)
     }
 
-    async fn ask(
+    async fn request(
         &self,
         method: &str,
         params: &Value,
         tool: Option<&RawValue>,
     ) -> Result<Box<RawValue>, Failure> {
         let outcome = match self {
-            Self::Container(http) => ask_gateway(http, method, params, tool).await?,
+            Self::Container(http) => post_request(http, method, params, tool).await?,
             Self::Operator { client, path } => {
                 let body = json!({
                     "jsonrpc": "2.0",
@@ -90,11 +90,11 @@ impl Asker {
                     "method": method,
                     "params": params,
                 });
-                let answer = client.call(Method::POST, path, Some(&body)).await?;
-                match Message::parse(answer.to_string().as_bytes(), usize::MAX) {
+                let response = client.call(Method::POST, path, Some(&body)).await?;
+                match Message::parse(response.to_string().as_bytes(), usize::MAX) {
                     Ok(Message::Response { outcome, .. }) => outcome,
                     _ => {
-                        let message = "the server's answer is not a JSON-RPC response";
+                        let message = "the server's response is not a JSON-RPC response";
                         return Err(Failure::internal(message));
                     }
                 }
@@ -104,7 +104,7 @@ impl Asker {
     }
 }
 
-async fn ask_gateway(
+async fn post_request(
     http: &Arc<HttpClient>,
     method: &str,
     params: &Value,
@@ -123,12 +123,12 @@ async fn ask_gateway(
     }
     let id = Id::number(1);
     let text = write_request(Some(&id), method, Some(&params));
-    let answer = http.post(fields, text.into()).await.map_err(unreachable)?;
-    match answer.status == StatusCode::OK && answer.is_stream() {
-        true => read_stream(answer, &id).await,
+    let response = http.post(fields, text.into()).await.map_err(unreachable)?;
+    match response.status == StatusCode::OK && response.is_stream() {
+        true => read_stream(response, &id).await,
         false => {
-            let status = answer.status;
-            let body = answer.whole().await.map_err(unreachable)?;
+            let status = response.status;
+            let body = response.whole().await.map_err(unreachable)?;
             Ok(match Message::parse(&body, usize::MAX) {
                 Ok(Message::Response { outcome, .. }) => outcome,
                 _ => Err(refusal(status, &body)),
@@ -139,11 +139,10 @@ async fn ask_gateway(
 
 /// Reads the stream of a request up to the response, and returns the response. Skips other
 /// messages. Fails if the stream ends before the response.
-async fn read_stream(mut answer: Answer, id: &Id) -> Result<Outcome, Failure> {
+async fn read_stream(mut response: HttpResponse, id: &Id) -> Result<Outcome, Failure> {
     let mut reader = EventReader::new(MAX_MESSAGE);
-    while let Some(mut piece) = answer.piece().await.map_err(unreachable)? {
-        let too_long = Failure::internal;
-        while let Some(event) = reader.next(&mut piece).map_err(too_long)? {
+    while let Some(mut piece) = response.piece().await.map_err(unreachable)? {
+        while let Some(event) = reader.next(&mut piece).map_err(Failure::internal)? {
             if let Ok(Message::Response { id: of, outcome }) =
                 Message::parse(&event.data, usize::MAX)
                 && of.as_ref() == Some(id)

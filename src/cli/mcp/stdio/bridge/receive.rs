@@ -10,7 +10,7 @@ use super::Bridge;
 use super::response::{CallFailure, Response, next};
 use super::sessions::Session;
 use crate::cli::exit::warn;
-use crate::cli::mcp::http_client::{Answer, MAX_MESSAGE};
+use crate::cli::mcp::http_client::{HttpResponse, MAX_MESSAGE};
 use crate::cli::mcp::rpc::refusal;
 use crate::mcp::{EventReader, Id, LAST_EVENT_ID, Message, write_response};
 
@@ -23,18 +23,18 @@ impl Bridge {
     /// Reads the response to a request, and relays the messages before the response.
     pub async fn read(
         &self,
-        answer: Answer,
+        response: HttpResponse,
         id: &Id,
         session: Option<&Arc<Session>>,
     ) -> Result<Response, CallFailure> {
-        if is_gone(&answer, session) {
+        if is_gone(&response, session) {
             return Err(CallFailure::SessionGone);
         }
-        if answer.status == StatusCode::OK && answer.is_stream() {
-            return self.follow(answer, id, session).await;
+        if response.status == StatusCode::OK && response.is_stream() {
+            return self.follow(response, id, session).await;
         }
-        let status = answer.status;
-        let body = answer.whole().await?;
+        let status = response.status;
+        let body = response.whole().await?;
         match Message::parse(&body, usize::MAX) {
             Ok(Message::Response { id: of, outcome }) => {
                 let text = match of.as_ref() == Some(id) {
@@ -45,22 +45,23 @@ impl Bridge {
                 };
                 Ok(Response { text, outcome })
             }
-            _ if status == StatusCode::ACCEPTED => Err(CallFailure::Unanswered),
+            _ if status == StatusCode::ACCEPTED => Err(CallFailure::NoResponse),
             _ => Err(CallFailure::Refused(refusal(status, &body))),
         }
     }
 
-    /// Reads the answer to a notification or a response. Fails unless the status is 2xx.
+    /// Reads the HTTP response to a notification or a JSON-RPC response. Fails unless the status is
+    /// 2xx.
     pub async fn accepted(
         &self,
-        answer: Answer,
+        response: HttpResponse,
         session: Option<&Arc<Session>>,
     ) -> Result<(), CallFailure> {
-        if is_gone(&answer, session) {
+        if is_gone(&response, session) {
             return Err(CallFailure::SessionGone);
         }
-        let status = answer.status;
-        let body = answer.whole().await?;
+        let status = response.status;
+        let body = response.whole().await?;
         if status.is_success() {
             return Ok(());
         }
@@ -80,18 +81,18 @@ impl Bridge {
     /// failure at any time.
     async fn follow(
         &self,
-        mut answer: Answer,
+        mut response: HttpResponse,
         id: &Id,
         session: Option<&Arc<Session>>,
     ) -> Result<Response, CallFailure> {
         let mut reader = EventReader::new(MAX_MESSAGE);
         let mut fruitless = 0;
         loop {
-            while let Ok(Some(mut piece)) = answer.piece().await {
+            while let Ok(Some(mut piece)) = response.piece().await {
                 while let Some(event) = next(&mut reader, &mut piece)? {
                     fruitless = 0;
-                    if let Some(response) = self.relay(event, Some(id)).await {
-                        return Ok(response);
+                    if let Some(relayed) = self.relay(event, Some(id)).await {
+                        return Ok(relayed);
                     }
                 }
             }
@@ -102,7 +103,7 @@ impl Bridge {
             }
             sleep(reader.retry().unwrap_or(RECONNECT)).await;
             reader.reconnect();
-            answer = self.open_stream(session, Some(&reader)).await?;
+            response = self.open_stream(session, Some(&reader)).await?;
         }
     }
 
@@ -112,21 +113,21 @@ impl Bridge {
         &self,
         session: &Arc<Session>,
         behind: Option<&EventReader>,
-    ) -> Result<Answer, CallFailure> {
+    ) -> Result<HttpResponse, CallFailure> {
         let mut fields = session.fields();
         let last = behind.and_then(EventReader::last_event_id);
         if let Some(last) = last.and_then(|id| HeaderValue::from_bytes(id).ok()) {
             fields.insert(LAST_EVENT_ID, last);
         }
-        let answer = self.http.stream(fields).await?;
-        if is_gone(&answer, Some(session)) {
+        let response = self.http.stream(fields).await?;
+        if is_gone(&response, Some(session)) {
             return Err(CallFailure::SessionGone);
         }
-        if answer.status == StatusCode::OK && answer.is_stream() {
-            return Ok(answer);
+        if response.status == StatusCode::OK && response.is_stream() {
+            return Ok(response);
         }
-        let status = answer.status;
-        let body = answer.whole().await?;
+        let status = response.status;
+        let body = response.whole().await?;
         Err(CallFailure::Refused(refusal(status, &body)))
     }
 
@@ -148,7 +149,7 @@ impl Bridge {
     }
 }
 
-/// Whether the gateway answers that it does not know the session.
-fn is_gone(answer: &Answer, session: Option<&Arc<Session>>) -> bool {
-    answer.status == StatusCode::NOT_FOUND && session.is_some_and(|session| session.has_id())
+/// Whether the gateway does not know the session: status 404 to a request with a session id.
+fn is_gone(response: &HttpResponse, session: Option<&Arc<Session>>) -> bool {
+    response.status == StatusCode::NOT_FOUND && session.is_some_and(|session| session.has_id())
 }
