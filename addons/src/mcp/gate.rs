@@ -1,5 +1,4 @@
-//! Judges MCP messages before they are relayed: those of clients to servers, and those of servers
-//! to clients.
+//! Judges the MCP messages between clients and servers before they are relayed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,13 +25,13 @@ use crate::raw_json::Members;
 /// than 1 ms. Longer params are read on a blocking thread.
 const READ_IN_PLACE: usize = 64 * 1024;
 
-/// Added to the time limit of one evaluation of the policies, this is the time limit of a step.
-/// The chain denies a message whose step takes longer.
-pub(super) const BESIDES_POLICIES: Duration = Duration::from_secs(10);
+/// A step may take this time in addition to the time limit of one evaluation of the policies. The
+/// chain denies a message whose step takes longer.
+pub(super) const STEP_MARGIN: Duration = Duration::from_secs(10);
 
 /// The error codes that are reserved for the proxy.
 const RESERVED_CODES: std::ops::RangeInclusive<i64> = -32953..=-32950;
-/// The beginnings of error messages that are reserved for the proxy, in lower case.
+/// The prefixes of error messages that are reserved for the proxy, in lower case.
 const RESERVED_MESSAGES: [&str; 3] = [
     "policy_denied",
     "policy_backend_reserved_misuse",
@@ -45,12 +44,6 @@ struct ToolCall<'c> {
     target: Target,
     definition: Arc<Definition>,
     rule: Option<Arc<OverrideRule>>,
-}
-
-impl ToolCall<'_> {
-    fn classification(&self) -> Level {
-        classification(self.rule.as_deref())
-    }
 }
 
 impl Mcp {
@@ -79,7 +72,8 @@ impl Mcp {
             frame.body = FrameBody::Params(Some(modified));
         }
         if is_text {
-            // While a policy decided, another message may have raised the level or set the latch.
+            // While a policy or a person decided, another message may have raised the level or set
+            // the latch.
             self.admit_text(flow, frame, &container, &target)?;
         }
         match frame.direction {
@@ -116,10 +110,10 @@ impl Mcp {
         self.raise_level(flow, container, &call.target, frame)
             .await?;
         // Checked again, since another message may have set the latch or raised the level during
-        // the write. A level up to the tool's classification does not deny the call, since the call
-        // itself raises the level to that.
+        // the write. A rise up to the tool's classification does not deny the call, since the call
+        // itself causes that rise.
         check_latch(flow, container, &call.target)?;
-        if container.level() > before.max(call.classification()) {
+        if container.level() > before.max(classification(call.rule.as_deref())) {
             self.admit(flow, &call)?;
         }
         flow.put_slot(CalledTool(call.definition));
@@ -180,9 +174,9 @@ impl Mcp {
         prepared.unwrap_or_else(|_panicked| Err(Denial::panicked()))
     }
 
-    /// Denies a call if the container's abort latch is set, if the tool is blocked because its
-    /// definition changed, or if the tool is an open-world tool and the container's security level
-    /// excludes these.
+    /// Denies a call, or a client's answer during the call, if the container's abort latch is set,
+    /// if the tool is blocked because its definition changed, or if the tool reaches the open world
+    /// and the container's security level excludes the open world.
     fn admit(&self, flow: &mut Flow, call: &ToolCall<'_>) -> Verdict {
         let (target, definition) = (&call.target, &*call.definition);
         check_latch(flow, call.container, target)?;
@@ -225,7 +219,7 @@ impl Mcp {
             return Ok(());
         };
         if frame.direction == Direction::ToServer {
-            check_server(frame, &target)?;
+            refuse_reserved_error(frame, &target)?;
             self.flag(flow, frame, &target.server).await?;
             if &*frame.method == TOOLS_CALL && frame.definition.is_none() {
                 // The classification of the result depends on the definition.
@@ -239,8 +233,7 @@ impl Mcp {
         }
         match frame.direction {
             Direction::ToServer => {
-                self.judge_questions(flow, frame, &container, &target)
-                    .await?;
+                self.judge_input(flow, frame, &container, &target).await?;
                 self.raise_level(flow, &container, &target, frame).await
             }
             Direction::ToClient => self.admit_answer(flow, frame, &container, target),
@@ -277,7 +270,7 @@ impl Mcp {
         target: &Target,
     ) -> Result<Option<Box<RawValue>>, Denial> {
         let evaluator = &self.ports.evaluator;
-        if !evaluator.asks(&frame.method) {
+        if !evaluator.covers(&frame.method) {
             flow.note(|| format!("no policy covers {}", frame.method));
             return Ok(None);
         }
@@ -355,12 +348,12 @@ fn classification(rule: Option<&OverrideRule>) -> Level {
 }
 
 /// Denies a server's error if its code or message is reserved for the proxy.
-fn check_server(frame: &Frame, target: &Target) -> Verdict {
+fn refuse_reserved_error(frame: &Frame, target: &Target) -> Verdict {
     let FrameBody::Outcome(Err(error)) = &frame.body else {
         return Ok(());
     };
     let message = error.message.trim().to_ascii_lowercase();
-    let is_ours = |word: &&str| message.starts_with(*word);
+    let is_ours = |prefix: &&str| message.starts_with(*prefix);
     match RESERVED_CODES.contains(&error.code) || RESERVED_MESSAGES.iter().any(is_ours) {
         true => Err(target.misused(error.code)),
         false => Ok(()),

@@ -1,6 +1,7 @@
-//! Judges the questions to the client in a server's answer: `inputRequests` of a result
+//! Judges the requests to the client that a server's response contains: `inputRequests` of a result
 //! (2026-07-28), and `elicitations` of the error `URLElicitationRequired` (2025-11-25).
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
@@ -12,16 +13,17 @@ use super::input::Question;
 use crate::contract::{Container, Denial, Direction, Flow, Frame, FrameBody, RpcError, Verdict};
 use crate::raw_json::{Members, ObjectText, RawJsonError};
 
-/// The methods of input requests in the specification.
-const ASKED_OF_CLIENTS: [&str; 3] = [ELICITATION, "sampling/createMessage", "roots/list"];
+/// The methods that an input request may have (2026-07-28).
+const INPUT_REQUEST_METHODS: [&str; 3] = [ELICITATION, "sampling/createMessage", "roots/list"];
 const ELICITATION: &str = "elicitation/create";
-/// Limit on the questions to the client in one answer, since the policies are evaluated for each.
-/// An answer with more is denied if a policy covers a method that such questions may have.
+/// Limit on the requests to the client in one response, since the policies are evaluated for each.
+/// A response with more is denied if a policy covers a method that such requests may have. For a
+/// legacy client of a modern server, the gateway refuses more in any case.
 pub const MAX_INPUT_REQUESTS: usize = 16;
 
 impl Mcp {
-    /// Judges each question in an answer as if the server had sent it as a request.
-    pub(super) async fn judge_questions(
+    /// Judges each request to the client in a response as if the server had sent it by itself.
+    pub(super) async fn judge_input(
         &self,
         flow: &mut Flow,
         frame: &mut Frame,
@@ -50,7 +52,7 @@ impl Mcp {
         container: &Arc<Container>,
         target: &Target,
     ) -> Verdict {
-        if !self.ports.evaluator.asks(ELICITATION) {
+        if !self.ports.evaluator.covers(ELICITATION) {
             return Ok(());
         }
         let Some(members) = object(data)? else {
@@ -60,17 +62,18 @@ impl Mcp {
             return Ok(());
         };
         if !elicitations.starts_with('[') {
-            return Err(Denial::malformed("`elicitations` must be an array"));
+            return Err(unreadable("elicitations", "it is not an array"));
         }
         let mut judged = Vec::new();
         let mut changed = false;
         let elicitations = members.elements("elicitations");
-        check_number(elicitations.len())?;
+        check_count(elicitations.len())?;
         for elicitation in elicitations {
-            Members::parse(elicitation).map_err(Denial::malformed)?;
+            Members::parse(elicitation).map_err(|error| unreadable("elicitations", error))?;
             let params = raw(elicitation.to_owned())?;
-            let asked = self.judge_question(flow, ELICITATION, Some(&params), container, target);
-            let modified = asked.await?;
+            let judging =
+                self.judge_request_to_client(flow, ELICITATION, Some(&params), container, target);
+            let modified = judging.await?;
             changed |= modified.is_some();
             judged.push(modified.unwrap_or(params));
         }
@@ -90,7 +93,8 @@ impl Mcp {
         target: &Target,
     ) -> Verdict {
         let evaluator = &self.ports.evaluator;
-        if !ASKED_OF_CLIENTS.iter().any(|method| evaluator.asks(method)) {
+        let is_covered = |method: &&str| evaluator.covers(method);
+        if !INPUT_REQUEST_METHODS.iter().any(is_covered) {
             return Ok(());
         }
         let Some(members) = object(result)? else {
@@ -100,19 +104,20 @@ impl Mcp {
         let Some(requests) = requests else {
             return Ok(());
         };
-        let requests = Members::parse(requests).map_err(Denial::malformed)?;
-        check_number(requests.iter().count())?;
+        let malformed = |error| unreadable("inputRequests", error);
+        let requests = Members::parse(requests).map_err(malformed)?;
+        check_count(requests.iter().count())?;
         let mut judged = ObjectText::default();
         let mut changed = false;
         for (key, request) in requests.iter() {
-            let entry = Members::parse(request).map_err(Denial::malformed)?;
-            let method = entry.text("method");
-            let method =
-                method.ok_or_else(|| Denial::malformed("an input request has no method"))?;
+            let entry = Members::parse(request).map_err(malformed)?;
+            let no_method = || unreadable("inputRequests", "a request has no method");
+            let method = entry.text("method").ok_or_else(no_method)?;
             let params = entry.get("params").map(|params| raw(params.to_owned()));
             let params = params.transpose()?;
-            let asked = self.judge_question(flow, &method, params.as_deref(), container, target);
-            let modified = asked.await?;
+            let judging =
+                self.judge_request_to_client(flow, &method, params.as_deref(), container, target);
+            let modified = judging.await?;
             changed |= modified.is_some();
             match modified {
                 Some(modified) => judged.member(key, &entry.with("params", modified.get())),
@@ -126,8 +131,9 @@ impl Mcp {
         Ok(())
     }
 
-    /// Judges the params of one question; returns their replacement, `None` if they pass unchanged.
-    async fn judge_question(
+    /// Judges the params of one request to the client. Returns their replacement; `None` if they
+    /// pass unchanged.
+    async fn judge_request_to_client(
         &self,
         flow: &mut Flow,
         method: &str,
@@ -148,17 +154,22 @@ impl Mcp {
     }
 }
 
-fn check_number(questions: usize) -> Verdict {
-    if questions > MAX_INPUT_REQUESTS {
+fn check_count(requests: usize) -> Verdict {
+    if requests > MAX_INPUT_REQUESTS {
         let why = format!(
-            "the answer asks the client {questions} questions, the limit is {MAX_INPUT_REQUESTS}"
+            "the server's response has {requests} requests to the client, the limit is {MAX_INPUT_REQUESTS}"
         );
         return Err(Denial::malformed(why));
     }
     Ok(())
 }
 
-/// The members of an object; `None` for any other value, which cannot contain questions.
+/// The denial of a response whose member cannot be read.
+fn unreadable(member: &str, why: impl Display) -> Denial {
+    Denial::malformed(format_args!("`{member}` of the server's response: {why}"))
+}
+
+/// The members of an object; `None` for any other value, which cannot contain requests.
 fn object(json: &RawValue) -> Result<Option<Members<'_>>, Denial> {
     match Members::read(json) {
         Ok(members) => Ok(Some(members)),

@@ -9,7 +9,8 @@ use crate::contract::{
     Annotations, Container, Definition, LeaseRecords, Level, Standing, Tasks, Unavailable,
 };
 
-/// The security level of a lease as written to disk.
+/// The level of a lease that is certainly on disk. `Public` after a failed write, so that the next
+/// message writes again.
 struct StoredLevel(AtomicU8);
 
 impl StoredLevel {
@@ -18,8 +19,8 @@ impl StoredLevel {
     }
 }
 
-/// Whether a level must be written before a message passes: the container's level is lower, or an
-/// earlier write failed.
+/// Whether `level` must be written before a message passes: it is higher than the container's
+/// level, or another write of it has failed or not ended.
 pub(super) fn must_be_stored(container: &Container, level: Level) -> bool {
     let stored = StoredLevel::of(container).0.load(Ordering::Acquire);
     level > container.level() || level as u8 > stored

@@ -51,8 +51,8 @@ pub struct McpPorts {
     pub records: Arc<dyn LeaseRecords>,
     /// Requests approvals from people.
     pub approvals: Arc<dyn Approvals>,
-    /// Parses large params on a blocking thread, and completes writes to `records` even if their
-    /// request ends first.
+    /// Reads large params and results on a blocking thread, and completes writes to `records` even
+    /// if their request ends first.
     pub tasks: Arc<dyn Tasks>,
 }
 
@@ -75,8 +75,8 @@ impl Mcp {
         if let Some(verdict) = (&mut judging).now_or_never() {
             return verdict.into();
         }
-        let policies = self.settings.policies.timeout;
-        let limit = policies.saturating_add(gate::BESIDES_POLICIES);
+        let timeout = self.settings.policies.timeout;
+        let limit = timeout.saturating_add(gate::STEP_MARGIN);
         Step::wait_up_to(limit, judging)
     }
 }

@@ -121,7 +121,7 @@ impl Injected {
             Self::Uuid => Node::string(&Uuid::new_v4().to_string()),
             Self::Now => {
                 let now = OffsetDateTime::now_utc().format(&Rfc3339);
-                // Every time up to the year 9999 can be written.
+                // Formatting fails only after the year 9999.
                 Node::string(&now.unwrap_or_default())
             }
         }
@@ -172,7 +172,8 @@ fn hide(arguments: &mut Node<'_>, field: &str, is_declared: &impl Fn(&str) -> bo
 }
 
 /// Removes the value at a path, in each element of arrays on the path. Some servers compare names
-/// case-insensitively, so all spellings are removed, except those that name another property.
+/// case-insensitively, so every spelling of the path counts, except a last name for which
+/// `is_another` returns true.
 pub(super) fn remove(node: &mut Node<'_>, path: &[&str], is_another: &mut dyn FnMut(&str) -> bool) {
     match (node, path) {
         (Node::Array(elements), _) => {

@@ -19,15 +19,15 @@ impl Mcp {
     /// Evaluates every bundle that covers the question's method; records and enforces the decision.
     /// If the message passes, returns the replacement of its arguments, params, result or error;
     /// `None` if no policy redacts it. For the decision `ask`, a person sees `frame` and decides.
-    /// The message is denied instead in a dry run, and if `frame` is `None`, as it is for a
-    /// question in a server's answer.
+    /// In a dry run, and without a `frame` (a question in a server's response), `ask` denies the
+    /// message.
     pub(super) async fn ask_about(
         &self,
         flow: &mut Flow,
         question: Question<'_>,
         frame: Option<&Frame>,
     ) -> Result<Option<Box<RawValue>>, Denial> {
-        if !self.ports.evaluator.asks(question.method) {
+        if !self.ports.evaluator.covers(question.method) {
             return Ok(None);
         }
         let target = question.target;
@@ -62,12 +62,12 @@ impl Mcp {
     }
 
     /// Evaluates the bundles and combines their decisions. Each bundle sees the redactions of the
-    /// earlier ones. `is_whole` is false for a question in a server's answer.
+    /// earlier ones. `is_message` is false for a question in a server's response.
     async fn rule_on(
         &self,
         flow: &mut Flow,
         question: &Question<'_>,
-        is_whole: bool,
+        is_message: bool,
     ) -> Result<Ruling, Denial> {
         let policies = &self.settings.policies;
         let ends = Instant::now().checked_add(policies.timeout);
@@ -81,7 +81,7 @@ impl Mcp {
             let asked = PolicyQuestion {
                 input: question.input(flow, reads, redacted)?,
                 decided: decisions.len(),
-                in_place: is_whole && decisions.is_empty(),
+                in_place: is_message && decisions.is_empty(),
                 ends,
             };
             let answered = self.ports.evaluator.evaluate(question.method, asked).await;
@@ -92,9 +92,7 @@ impl Mcp {
                         break;
                     }
                 }
-                (Err(EvaluatorError::Unavailable(_)), OnUnavailable::Allow) => {
-                    return Ok(Ruling::unavailable());
-                }
+                (Err(EvaluatorError::Unavailable(_)), OnUnavailable::Allow) => break,
                 (Err(error), _) => {
                     let reason = error.to_string();
                     flow.note(|| format!("the policy could not be evaluated: {reason}"));

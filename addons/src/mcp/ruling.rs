@@ -37,8 +37,8 @@ impl Ruling {
             let rank = Some(strictness(decision.effect.as_str()));
             if strictest < rank {
                 strictest = rank;
-                let unnamed = || ["decided by the bundle ", &decision.bundle].concat().into();
-                ruling.reason = decision.reason.unwrap_or_else(unnamed);
+                let fallback = || ["decided by the bundle ", &decision.bundle].concat().into();
+                ruling.reason = decision.reason.unwrap_or_else(fallback);
                 ruling.decision = decision.effect.as_str();
                 ruling.bundle = Some(decision.bundle);
             }

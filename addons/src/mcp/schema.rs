@@ -13,7 +13,8 @@ use crate::raw_json::Node;
 /// A field to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HiddenField<'f> {
-    /// The field's path: the names of the properties from the root to the field.
+    /// The field's path: the names of the properties from the root to the field. An array on the way
+    /// has no name.
     pub(super) path: &'f [&'f str],
     /// Whether the proxy adds a value for the field to each call.
     pub(super) has_default: bool,
@@ -29,24 +30,30 @@ const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 /// Removes fields from a schema. Copies a definition before changing it, since other parts of the
 /// schema may refer to it, too.
 pub(super) fn without_fields<'s>(schema: Node<'s>, fields: &[HiddenField<'_>]) -> Node<'s> {
-    let is_named =
-        |field: &&HiddenField<'_>| field.path.last().is_some_and(|name| names(&schema, name));
-    let fields: Vec<_> = fields.iter().filter(is_named).copied().collect();
+    // A field that the schema does not mention must not cause copies of definitions.
+    let is_mentioned = |field: &&HiddenField<'_>| {
+        field
+            .path
+            .last()
+            .is_some_and(|name| mentions(&schema, name))
+    };
+    let fields: Vec<_> = fields.iter().filter(is_mentioned).copied().collect();
     let mut editor = Editor {
         root: &schema,
         copies: Vec::new(),
     };
     let mut edited = editor.edit(&schema, &fields);
     let mut added = Vec::new();
+    // Editing a copy can add further copies.
     while let Some(copy) = editor.copies.get(added.len()).cloned() {
-        let original = definition(&schema, copy.place, &copy.original);
+        let original = definition(&schema, copy.keyword, &copy.original);
         let node = original.map(|node| editor.edit(node, &copy.fields));
         added.push(node.unwrap_or(Node::Object(Vec::new())));
     }
     for (copy, node) in editor.copies.iter().zip(added) {
         if let Node::Object(members) = &mut edited
             && let Some((_, Node::Object(all))) =
-                members.iter_mut().find(|(key, _)| key == copy.place)
+                members.iter_mut().find(|(key, _)| key == copy.keyword)
         {
             all.push((copy.name.clone().into(), node));
         }
@@ -58,17 +65,17 @@ pub(super) fn without_fields<'s>(schema: Node<'s>, fields: &[HiddenField<'_>]) -
 /// A copy of a definition without some fields.
 #[derive(Clone)]
 struct DefinitionCopy<'f> {
-    place: &'static str,
+    keyword: &'static str,
     original: String,
     name: String,
     fields: Vec<HiddenField<'f>>,
 }
 
 struct Editor<'r, 'n, 'f> {
-    /// The schema that references refer to.
+    /// The whole schema, with the definitions.
     root: &'r Node<'n>,
-    /// The copies, in the order in which references to them were found. A loop edits their contents
-    /// later, so that a long chain of references causes no recursion.
+    /// The copies, in the order in which references to them were found. [`without_fields`] edits
+    /// their contents in a loop, so that a long chain of references causes no recursion.
     copies: Vec<DefinitionCopy<'f>>,
 }
 
@@ -177,7 +184,7 @@ impl<'f> Editor<'_, '_, 'f> {
         let Node::Array(branches) = branches else {
             return Some(branches.clone());
         };
-        let unset: Vec<_> = fields
+        let without_default: Vec<_> = fields
             .iter()
             .filter(|field| !field.has_default)
             .copied()
@@ -186,7 +193,8 @@ impl<'f> Editor<'_, '_, 'f> {
             let required = branch.get("required").map_or(&[][..], Node::elements);
             !required
                 .iter()
-                .any(|name| name.as_text().is_some_and(|name| is_hidden(&name, &unset)))
+                .filter_map(Node::as_text)
+                .any(|name| is_hidden(&name, &without_default))
         };
         let branches = branches.iter().filter(possible);
         let edited: Vec<_> = branches.map(|branch| self.edit(branch, fields)).collect();
@@ -194,8 +202,8 @@ impl<'f> Editor<'_, '_, 'f> {
     }
 
     /// Edits `oneOf`. Without the hidden fields, several branches may match the same arguments, so
-    /// `oneOf` becomes `anyOf` if a branch was removed or the `required` of one changed. Returns
-    /// `None` if `oneOf` must be removed: no branch is left, or it would become a second `anyOf`.
+    /// `oneOf` becomes `anyOf` if a branch was removed or changed. Returns `None` if `oneOf` must be
+    /// removed: no branch is left, or it would become a second `anyOf`.
     fn edit_one_of<'s>(
         &mut self,
         branches: &Node<'s>,
@@ -203,18 +211,15 @@ impl<'f> Editor<'_, '_, 'f> {
         fields: &[HiddenField<'f>],
     ) -> Option<(Cow<'s, str>, Node<'s>)> {
         let edited = self.edit_branches(branches, fields)?;
-        let required = |branch: &Node<'s>| branch.get("required").cloned();
-        let before = branches.elements().iter().map(required);
-        let loosened = edited.elements().iter().map(required).ne(before);
-        match (loosened, schema.get("anyOf")) {
+        match (edited != *branches, schema.get("anyOf")) {
             (false, _) => Some(("oneOf".into(), edited)),
             (true, None) => Some(("anyOf".into(), edited)),
             (true, Some(_)) => None,
         }
     }
 
-    /// Removes the entries of hidden fields, since the caller cannot decide whether these fields
-    /// are present. Edits the entries of other fields.
+    /// Removes the entries of hidden fields, since the model does not decide whether these fields
+    /// are sent. Edits the entries of other fields.
     fn edit_dependencies<'s>(
         &mut self,
         dependencies: &Node<'s>,
@@ -238,16 +243,16 @@ impl<'f> Editor<'_, '_, 'f> {
 
     fn refer_to_copy<'s>(&mut self, reference: &Node<'s>, fields: &[HiddenField<'f>]) -> Node<'s> {
         let text = reference.as_text();
-        let Some((place, encoded)) = text.as_deref().and_then(local) else {
+        let Some((keyword, encoded)) = text.as_deref().and_then(parse_reference) else {
             return reference.clone();
         };
         let original = decode(encoded);
-        let exists = |name: &String| definition(self.root, place, name).is_some();
+        let exists = |name: &String| definition(self.root, keyword, name).is_some();
         let Some(original) = original.filter(exists) else {
             return reference.clone();
         };
         let same = |copy: &DefinitionCopy<'_>| {
-            copy.place == place && copy.original == original && copy.fields == fields
+            copy.keyword == keyword && copy.original == original && copy.fields == fields
         };
         let number = match self.copies.iter().position(same) {
             Some(at) => at,
@@ -255,7 +260,7 @@ impl<'f> Editor<'_, '_, 'f> {
             None => {
                 let at = self.copies.len();
                 self.copies.push(DefinitionCopy {
-                    place,
+                    keyword,
                     name: format!("{original}.exposed{at}"),
                     original,
                     fields: fields.to_vec(),
@@ -263,7 +268,7 @@ impl<'f> Editor<'_, '_, 'f> {
                 at
             }
         };
-        Node::string(&format!("#/{place}/{encoded}.exposed{number}"))
+        Node::string(&format!("#/{keyword}/{encoded}.exposed{number}"))
     }
 
     /// Removes each definition that was copied and is no longer referenced.
@@ -275,13 +280,13 @@ impl<'f> Editor<'_, '_, 'f> {
         let Node::Object(members) = schema else {
             return;
         };
-        for (place, definitions) in members {
+        for (keyword, definitions) in members {
             if let Node::Object(definitions) = definitions {
                 definitions.retain(|(name, _)| {
                     let copied = |copy: &DefinitionCopy<'_>| {
-                        *place == copy.place && *copy.original == **name
+                        *keyword == copy.keyword && *copy.original == **name
                     };
-                    let is_used = |(at, used): &(&str, String)| *place == *at && *used == **name;
+                    let is_used = |(at, used): &(&str, String)| *keyword == *at && *used == **name;
                     !self.copies.iter().any(copied) || used.iter().any(is_used)
                 });
             }
@@ -301,7 +306,7 @@ impl<'f> HiddenField<'f> {
 }
 
 /// Whether a name occurs as a key or a string anywhere in a schema.
-fn names(schema: &Node<'_>, name: &str) -> bool {
+fn mentions(schema: &Node<'_>, name: &str) -> bool {
     let mut open = vec![schema];
     while let Some(node) = open.pop() {
         let is_key = node.members().iter().any(|(key, _)| key == name);
@@ -328,11 +333,11 @@ fn without_names<'s>(names: &Node<'s>, fields: &[HiddenField<'_>]) -> Node<'s> {
 
 /// The keyword and the encoded name of the definition that a reference names; `None` unless the
 /// reference is `#/$defs/NAME` or `#/definitions/NAME`.
-fn local(reference: &str) -> Option<(&'static str, &str)> {
-    DEFINITIONS.into_iter().find_map(|place| {
-        let rest = reference.strip_prefix("#/")?.strip_prefix(place)?;
+fn parse_reference(reference: &str) -> Option<(&'static str, &str)> {
+    DEFINITIONS.into_iter().find_map(|keyword| {
+        let rest = reference.strip_prefix("#/")?.strip_prefix(keyword)?;
         let name = rest.strip_prefix('/')?;
-        (!name.contains('/')).then_some((place, name))
+        (!name.contains('/')).then_some((keyword, name))
     })
 }
 
@@ -343,8 +348,8 @@ fn decode(encoded: &str) -> Option<String> {
     Some(decoded.replace("~1", "/").replace("~0", "~"))
 }
 
-fn definition<'n, 's>(schema: &'n Node<'s>, place: &str, name: &str) -> Option<&'n Node<'s>> {
-    schema.get(place)?.get(name)
+fn definition<'n, 's>(schema: &'n Node<'s>, keyword: &str, name: &str) -> Option<&'n Node<'s>> {
+    schema.get(keyword)?.get(name)
 }
 
 /// The definitions that references outside `$defs` and `definitions` reach, directly or through
@@ -362,15 +367,15 @@ fn used_definitions(schema: &Node<'_>) -> Vec<(&'static str, String)> {
     let mut references: Vec<_> = own.map(Cow::into_owned).into_iter().collect();
     loop {
         for reference in references.drain(..) {
-            let Some((place, encoded)) = local(&reference) else {
+            let Some((keyword, encoded)) = parse_reference(&reference) else {
                 continue;
             };
             let Some(name) = decode(encoded) else {
                 continue;
             };
-            if seen.insert((place, name.clone())) {
-                open.extend(definition(schema, place, &name));
-                used.push((place, name));
+            if seen.insert((keyword, name.clone())) {
+                open.extend(definition(schema, keyword, &name));
+                used.push((keyword, name));
             }
         }
         let Some(node) = open.pop() else { return used };

@@ -43,15 +43,15 @@ pub(super) struct ClientPreferences {
 }
 
 impl ClientPreferences {
-    /// Whether the session may subscribe to a resource: it is subscribed to the resource already,
-    /// or has fewer than [`MAX_SUBSCRIPTIONS`].
+    /// Whether the client may subscribe to a resource: the client is subscribed to the resource
+    /// already, or to fewer than [`MAX_SUBSCRIPTIONS`] resources.
     pub fn may_subscribe(&self, uri: &str) -> bool {
         let uris = self.uris.lock();
         uris.len() < MAX_SUBSCRIPTIONS || uris.contains(uri)
     }
 
-    /// Adds a URI. Returns `false`, without adding it, if the session has [`MAX_SUBSCRIPTIONS`]
-    /// others.
+    /// Adds a URI. Returns `false`, without adding the URI, if the client is subscribed to
+    /// [`MAX_SUBSCRIPTIONS`] others.
     pub fn subscribe(&self, uri: &Arc<str>) -> bool {
         let mut uris = self.uris.lock();
         let is_allowed = uris.len() < MAX_SUBSCRIPTIONS || uris.contains(uri);
@@ -74,14 +74,15 @@ pub(super) struct Attached {
 }
 
 impl Attached {
-    /// Queues an event for the client; drops it if the queue is full. The server of a dropped
-    /// request gets an error.
+    /// Queues an event for the client. Drops the event if the queue is full or closed, or memory is
+    /// exhausted. The server of a dropped request gets an error.
     pub fn send(&self, event: Event) {
         if self.events.try_send(event).is_err() {
             let container = &self.caller.container.id;
             tracing::debug!(
                 %container,
-                "dropped a message to an MCP client: the client's event queue is full or closed"
+                "dropped a message to an MCP client: the client's event queue is full or closed, \
+                 or memory is exhausted"
             );
         }
     }
@@ -115,13 +116,15 @@ impl Attached {
         is_enough && self.takes_unrelated()
     }
 
-    /// Whether the client subscribed to a resource, or to one that contains it.
+    /// Whether the client subscribed to a resource, or to a resource that contains it.
     pub fn follows(&self, uri: &str) -> bool {
-        let is_part = |of: &Arc<str>| {
-            let rest = uri.strip_prefix(&**of);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || of.ends_with('/'))
+        let contains = |parent: &Arc<str>| {
+            let rest = uri.strip_prefix(&**parent);
+            rest.is_some_and(|rest| {
+                rest.is_empty() || rest.starts_with('/') || parent.ends_with('/')
+            })
         };
-        self.uris().iter().any(is_part)
+        self.uris().iter().any(contains)
     }
 
     /// The resources that the client subscribed to.

@@ -7,8 +7,7 @@ use super::attached::{Attached, Interest};
 use super::lease::Lease;
 use super::{Caller, Core, Events};
 
-/// How long subscriptions at servers outlive a client that disconnected, since it may reconnect
-/// with the same session.
+/// How long subscriptions at servers outlive the disconnection of a client, which may reconnect.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Keeps a client attached. Dropping it detaches the client.

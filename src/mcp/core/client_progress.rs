@@ -14,7 +14,7 @@ use super::{Caller, MountSession};
 /// The open requests of servers to the clients of one lease, by the gateway's progress token. The
 /// text is the server's token, as JSON.
 #[derive(Default)]
-pub(super) struct Reports(Mutex<HashMap<u64, (ProgressReceiver, Box<str>)>>);
+pub(super) struct ProgressReceivers(Mutex<HashMap<u64, (ProgressReceiver, Box<str>)>>);
 
 /// The server that asked for progress, and the client that reports it.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub(super) struct ProgressReceiver {
     pub session: Arc<dyn MountSession>,
 }
 
-impl Reports {
+impl ProgressReceivers {
     /// The server that a client's progress is for, with that server's token; `None` if the client
     /// received no request with the progress token in `params`.
     pub fn find(
@@ -40,14 +40,14 @@ impl Reports {
 }
 
 /// Guard of a progress token: until it is dropped, the client's progress goes to the server.
-pub(super) struct Reporting {
-    reports: Arc<Reports>,
+pub(super) struct ProgressGuard {
+    receivers: Arc<ProgressReceivers>,
     token: u64,
 }
 
-impl Drop for Reporting {
+impl Drop for ProgressGuard {
     fn drop(&mut self) {
-        self.reports.0.lock().remove(&self.token);
+        self.receivers.0.lock().remove(&self.token);
     }
 }
 
@@ -57,17 +57,17 @@ impl ProgressReceiver {
     pub fn begin(
         self,
         params: &RawValue,
-        reports: &Arc<Reports>,
-    ) -> Option<(Box<RawValue>, Reporting)> {
+        receivers: &Arc<ProgressReceivers>,
+    ) -> Option<(Box<RawValue>, ProgressGuard)> {
         let members = Members::read(params).ok()?;
         let meta = members.members("_meta").ok()??;
         let progress = Progress::of(&meta)?;
-        let token = progress.ours;
+        let token = progress.replacement;
         let meta = edit(&meta, &[(PROGRESS_TOKEN, Some(&token.to_string()))]);
         let params = edit(&members, &[("_meta", Some(&meta))]);
         let params = RawValue::from_string(params).ok()?;
-        let reports = Arc::clone(reports);
-        reports.0.lock().insert(token, (self, progress.theirs));
-        Some((params, Reporting { reports, token }))
+        let receivers = Arc::clone(receivers);
+        receivers.0.lock().insert(token, (self, progress.original));
+        Some((params, ProgressGuard { receivers, token }))
     }
 }

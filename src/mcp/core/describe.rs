@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use addons::mcp::looks_like_instruction;
 use addons::raw_json::{Members, ObjectText};
-use serde_json::value::RawValue;
-
 use futures_util::future::join_all;
+use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use super::super::tasks::TASKS_EXTENSION;
@@ -64,8 +63,8 @@ impl Core {
         }
     }
 
-    /// If instructions look like an attack, records this in the audit, as the answer of their
-    /// server to a handshake.
+    /// Records instructions that look like an attack in the audit, as the server's response to a
+    /// handshake.
     fn flag(&self, caller: &Caller, mount: &Mount, instructions: &str) {
         let end = instructions.floor_char_boundary(MAX_INSTRUCTIONS);
         if !looks_like_instruction(instructions.get(..end).unwrap_or_default()) {
@@ -83,8 +82,8 @@ impl Core {
         live.complete();
     }
 
-    /// The description of one server. If the server does not answer, the last known description;
-    /// `None` if the server never answered.
+    /// The description of one server. If no session can be opened in time, returns the last known
+    /// description; `None` if no session was ever opened.
     async fn described(
         self: &Arc<Self>,
         caller: &Arc<Caller>,

@@ -1,5 +1,5 @@
 //! One request to one server: translates it to the server's era, lets the chain judge it, sends it,
-//! and lets the chain judge the answer.
+//! and lets the chain judge the response.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,12 +18,12 @@ use super::target::Target;
 use super::{ClientRequest, Core, Era, Event, MountError, Outcome, invalid_params, rpc_error};
 
 /// The longest duration of a call, unless the server's `timeout` is longer. Progress of the server
-/// and answers of the client restart the time-out, but never extend a call beyond this limit.
+/// and answers of the client restart the timeout, but never extend a call beyond this limit.
 pub(super) const LONGEST_CALL: Duration = Duration::from_secs(15 * 60);
 
 impl Core {
-    /// Sends a client's request to a server, with these changes to its params. Returns the answer,
-    /// translated to the client's era.
+    /// Sends a client's request to a server, with these changes to its params. Returns the
+    /// response, translated to the client's era.
     pub(super) async fn forward(
         self: &Arc<Self>,
         request: &ClientRequest,
@@ -44,8 +44,8 @@ impl Core {
         let mut outcome = self.forward_once(request, target, changes).await?;
         let (client, server) = (request.caller.version, target.pooled.session.version());
         if (client.era(), server.era()) == (Era::Legacy, Era::Modern) {
-            let answering = self.answer_inputs(request, target, changes, outcome);
-            outcome = answering.await?;
+            let completing = self.answer_inputs(request, target, changes, outcome);
+            outcome = completing.await?;
         }
         Ok(results::for_client(
             client,
@@ -120,12 +120,12 @@ impl Core {
             session: Some(&target.pooled.session),
         };
         let running = Running::begin(&self.metrics, target);
-        let answer = exchange(target, permit, &relay).await;
+        let response = exchange(target, permit, &relay).await;
         if let Some(running) = running {
-            running.end(&answer);
+            running.end(&response);
         }
-        let answer = answer.map_err(|error| error.into_denial(&target.settings.name))?;
-        let mut frame = Frame::response(Direction::ToServer, Arc::clone(method), answer);
+        let response = response.map_err(|error| error.into_denial(&target.settings.name))?;
+        let mut frame = Frame::response(Direction::ToServer, Arc::clone(method), response);
         frame.definition.clone_from(&target.definition);
         chain.mcp_response(&mut live.flow, &mut frame).await?;
         let outcome = into_outcome(frame)?;
@@ -137,16 +137,16 @@ impl Core {
     }
 }
 
-/// Why a request has no answer of the server.
+/// Why a request has no response that may be returned.
 pub(super) enum Failure {
-    /// The chain denied it, or the server failed.
+    /// The chain denied the request or the response, or the server failed.
     Denied(Denial),
-    /// The gateway refused it.
+    /// The gateway refused the request.
     Refused(RpcError),
 }
 
 impl Failure {
-    /// Whether the server failed, so that another one may answer.
+    /// Whether the server failed, so that another server may be tried.
     pub fn is_of_server(&self) -> bool {
         match self {
             Self::Denied(denial) => {
@@ -179,7 +179,7 @@ impl From<Denial> for Failure {
     }
 }
 
-/// Sends a request and relays the events before its answer.
+/// Sends a request, and relays the events that precede the response.
 async fn exchange(
     target: &Target,
     permit: CallPermit,
@@ -194,8 +194,8 @@ async fn exchange(
         let limit = deadline.current(!questions.is_empty());
         tokio::select! {
             // The limit comes first: otherwise, a server that sends events without pause would use
-            // up the task's budget, and the timer would never fire. Events come before the answer,
-            // so that events that precede the answer are relayed first.
+            // up the task's budget, and the timer would never fire. Events come before the
+            // response, so that events that precede the response are relayed first.
             biased;
             () = sleep_until(limit) => return Err(MountError::TimedOut),
             event = events.recv(), if is_open => match event {
@@ -211,7 +211,7 @@ async fn exchange(
             },
             Some(()) = questions.next() => deadline.extend(),
             outcome = &mut request => {
-                // The poll that completed the request may have queued events before.
+                // The poll that completed the request may have queued events first.
                 while let Ok(event) = events.try_recv() {
                     drop(relay.pass_on(event, questions.len()).await);
                 }
@@ -244,7 +244,7 @@ impl Deadline {
         }
     }
 
-    /// Restarts the time-out, after progress of the server or an answer of the client.
+    /// Restarts the timeout, after progress of the server or an answer of the client.
     fn extend(&mut self) {
         self.soft = Instant::now() + self.timeout;
     }

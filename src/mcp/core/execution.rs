@@ -28,9 +28,9 @@ impl<'a> Running<'a> {
         })
     }
 
-    /// Sets the status from the server's answer or failure, and records the call.
-    pub fn end(mut self, answer: &Result<Outcome, MountError>) {
-        self.ended = Some(match answer {
+    /// Sets the status from the server's response or failure, and records the call.
+    pub fn end(mut self, response: &Result<Outcome, MountError>) {
+        self.ended = Some(match response {
             Ok(Ok(result)) if is_error(result) => (ExecutionStatus::Error, None),
             Ok(Ok(_)) => (ExecutionStatus::Ok, None),
             Ok(Err(_)) => (ExecutionStatus::Error, None),

@@ -13,7 +13,7 @@ impl Core {
     /// the method otherwise: among several servers, the gateway cannot tell which one defines it.
     pub(super) async fn extension(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
         if let Some(settings) = self.sole_server(request)
-            && !is_ours(&request.method)
+            && !is_protocol_method(&request.method)
         {
             let target = self.target(request, &settings, None).await?;
             if declares_extensions(&target) {
@@ -21,7 +21,7 @@ impl Core {
             }
         }
         let unknown = async { Err(method_not_found(&request.method)) };
-        self.answer(request, unknown).await
+        self.respond(request, unknown).await
     }
 
     /// The only server that the client sees, if that server's prefix is empty.
@@ -39,9 +39,9 @@ fn declares_extensions(target: &Target) -> bool {
     declared.is_ok_and(|has| has.get("extensions").is_some() || has.get("experimental").is_some())
 }
 
-/// Whether a revision of the protocol itself defines the method, so that no extension does.
-fn is_ours(method: &str) -> bool {
-    let ours = [
+/// Whether the method is in a namespace of the protocol itself, so that no extension defines it.
+fn is_protocol_method(method: &str) -> bool {
+    let prefixes = [
         "tasks/",
         "tools/",
         "prompts/",
@@ -55,5 +55,6 @@ fn is_ours(method: &str) -> bool {
         "elicitation/",
         "roots/",
     ];
-    ours.iter().any(|prefix| method.starts_with(prefix)) || matches!(method, "initialize" | "ping")
+    prefixes.iter().any(|prefix| method.starts_with(prefix))
+        || matches!(method, "initialize" | "ping")
 }

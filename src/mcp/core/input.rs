@@ -14,11 +14,11 @@ use tokio::time::timeout;
 use super::super::error::SERVER_ERROR;
 use super::exchange::{Failure, LONGEST_CALL};
 use super::params::Change;
-use super::relay::{Relay, no_client_answers};
+use super::relay::{Relay, unanswered};
 use super::target::Target;
 use super::{ClientRequest, Core, Event, Outcome, Params, protocol_error};
 
-/// The most `input_required` results of one call. A further one fails the call.
+/// The most `input_required` results of one call. A further result fails the call.
 const MAX_ROUNDS: usize = 16;
 
 /// An entry of `inputRequests`.
@@ -51,9 +51,9 @@ impl Core {
                 return Err(protocol_error(SERVER_ERROR, sentence).into());
             }
             rounds += 1;
-            let answering = self.answers(request, target, &required.requests);
-            let answers = timeout(LONGEST_CALL, answering).await;
-            let answers = answers.map_err(|_elapsed| no_client_answers())??;
+            let asking = self.ask_all(request, target, &required.requests);
+            let answers = timeout(LONGEST_CALL, asking).await;
+            let answers = answers.map_err(|_elapsed| unanswered())??;
             let mut changes = changes.to_vec();
             changes.push(("inputResponses", answers.as_deref()));
             changes.push(("requestState", required.state.as_deref()));
@@ -62,9 +62,9 @@ impl Core {
         Ok(outcome)
     }
 
-    /// Sends the questions to the client and returns its answers as `inputResponses`; `None`
+    /// Sends the questions to the client, and returns the answers as `inputResponses`; `None`
     /// without questions.
-    async fn answers(
+    async fn ask_all(
         self: &Arc<Self>,
         request: &ClientRequest,
         target: &Target,
@@ -89,7 +89,7 @@ impl Core {
             // Modern servers take no progress notifications.
             session: None,
         };
-        let answers = join_all(questions.iter().map(|question| answer(&relay, question))).await;
+        let answers = join_all(questions.iter().map(|question| ask(&relay, question))).await;
         let mut responses = ObjectText::default();
         for (question, answer) in questions.iter().zip(answers) {
             let key = &question.key;
@@ -107,8 +107,8 @@ impl Core {
     }
 }
 
-/// Sends one question to the client and awaits its answer.
-async fn answer(relay: &Relay<'_>, question: &InputRequest) -> Outcome {
+/// Sends one question to the client, and awaits the answer.
+async fn ask(relay: &Relay<'_>, question: &InputRequest) -> Outcome {
     let (reply, answer) = oneshot::channel();
     let event = Event::Request {
         method: Arc::clone(&question.method),
@@ -118,13 +118,11 @@ async fn answer(relay: &Relay<'_>, question: &InputRequest) -> Outcome {
     if let Some(exchange) = relay.pass_on(event, 0).await {
         exchange.await;
     }
-    answer
-        .await
-        .unwrap_or_else(|_gone| Err(no_client_answers()))
+    answer.await.unwrap_or_else(|_gone| Err(unanswered()))
 }
 
 impl InputRequired {
-    /// Reads a result; `None` for a complete one.
+    /// Reads a result; `None` if the result is not `input_required`, or is malformed.
     fn of(result: &RawValue) -> Option<Self> {
         // Avoids parsing: few results contain this word, and some results are large.
         if !result.get().contains("input_required") {

@@ -21,7 +21,7 @@ pub(super) struct KnownSessions(Mutex<Vec<Arc<KnownSession>>>);
 pub(super) struct KnownSession {
     pooled: Weak<Pooled>,
     pub mount: Weak<Mount>,
-    /// The revision of its clients.
+    /// The revision and the capabilities of the session's clients.
     version: Version,
     capabilities: Arc<RawValue>,
     /// Held while a task sends the server changed subscriptions or a changed level.
@@ -51,7 +51,7 @@ impl KnownSession {
 }
 
 impl KnownSessions {
-    /// Finds or creates the record of a session; `true` if it is new.
+    /// Finds or creates the record of a session; `true` if the record is new.
     pub fn get(
         &self,
         caller: &Caller,

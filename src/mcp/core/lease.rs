@@ -6,15 +6,17 @@ use std::sync::{Arc, Weak};
 
 use addons::contract::{Code, Container, Denial};
 use parking_lot::Mutex;
+use serde_json::value::RawValue;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::attached::{Attached, ClientPreferences};
-use super::client_progress::Reports;
+use super::client_progress::ProgressReceivers;
 use super::known_sessions::KnownSessions;
 use super::view::View;
-use super::{Caller, List};
+use super::{Caller, List, Version};
 
-/// The most requests of one lease's clients that may be under way at once. A further one is denied.
+/// The most requests of one lease's clients that may be under way at once. A further request is
+/// denied.
 pub const MAX_CALLS_PER_LEASE: usize = 1024;
 /// The most views that are kept. A view holds the lists for one revision and one set of
 /// capabilities. The least recently used view is evicted.
@@ -28,12 +30,12 @@ const MAX_LEARNED_URI: usize = 1024;
 pub(super) struct Lease {
     pub attached: Mutex<Vec<Arc<Attached>>>,
     pub sessions: KnownSessions,
-    pub reports: Arc<Reports>,
+    pub progress_receivers: Arc<ProgressReceivers>,
     /// Subscriptions and log levels by the client's session; dropped with the session.
     preferences: Mutex<Vec<(Weak<Caller>, Arc<ClientPreferences>)>>,
     views: Mutex<VecDeque<Arc<View>>>,
-    /// Servers that did not send a list in time. Until such a server answers, lists do not wait for
-    /// it.
+    /// Servers whose list was not read in time. Lists do not wait for such a server until the
+    /// reading ends.
     slow: Mutex<HashSet<Arc<str>>>,
     learned: Mutex<Learned>,
     calls: Arc<Semaphore>,
@@ -41,8 +43,8 @@ pub(super) struct Lease {
     pub changed: Changed,
 }
 
-/// Lists that may have changed although no mount announced it, such as after a slow server
-/// answered.
+/// Lists that may have changed without an announcement of a mount, for example because a slow
+/// server responded.
 #[derive(Default)]
 pub(super) struct Changed {
     lists: Mutex<Vec<List>>,
@@ -90,7 +92,7 @@ impl Lease {
             Arc::new(Self {
                 attached: Mutex::default(),
                 sessions: KnownSessions::default(),
-                reports: Arc::default(),
+                progress_receivers: Arc::default(),
                 preferences: Mutex::default(),
                 views: Mutex::default(),
                 slow: Mutex::default(),
@@ -123,13 +125,15 @@ impl Lease {
     }
 
     /// The attached clients with the caller's revision and capabilities.
-    pub fn like(&self, caller: &Caller) -> Vec<Arc<Attached>> {
+    pub fn attached_like(&self, caller: &Caller) -> Vec<Arc<Attached>> {
+        self.attached_with(caller.version, &caller.capabilities)
+    }
+
+    /// The attached clients with this revision and these capabilities.
+    pub fn attached_with(&self, version: Version, capabilities: &RawValue) -> Vec<Arc<Attached>> {
+        let is_like = |one: &&Arc<Attached>| one.caller.is_like(version, capabilities);
         let attached = self.attached.lock();
-        let like = attached.iter().filter(|one| {
-            let other = &one.caller;
-            other.is_like(caller.version, &caller.capabilities)
-        });
-        like.cloned().collect()
+        attached.iter().filter(is_like).cloned().collect()
     }
 
     /// The preferences of a session; created on first use.
@@ -161,7 +165,7 @@ impl Lease {
             .collect()
     }
 
-    /// Whether a server did not send a list in time, and has not answered since.
+    /// Whether a list of the server was not read in time, and the reading has not ended since.
     pub fn is_slow(&self, server: &str) -> bool {
         self.slow.lock().contains(server)
     }

@@ -158,9 +158,9 @@ impl Core {
             pooled.catalog.changed(list);
         } else if &*method == "notifications/resources/updated" {
             let lease = Lease::of(&caller.container);
-            let like = lease.like(caller);
+            let clients = lease.attached_like(caller);
             let params = params.map(|params| without_subscription(params.into_text()));
-            self.updated(&like, pooled.catalog.server(), params.as_deref())
+            self.updated(&clients, pooled.catalog.server(), params.as_deref())
                 .await;
         }
     }

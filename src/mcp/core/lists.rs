@@ -1,9 +1,10 @@
 //! Lists aggregated over all servers.
 //!
-//! An aggregated list does not fail because of a server that does not answer: it contains the last
-//! known list of that server. If none is known, the aggregated list leaves the server out, and
-//! clients get `list_changed` once the server answers. A list waits at most [`LIST_TIMEOUT`] for a
-//! server. From then on until the server answers, lists of the lease do not wait for it.
+//! A server that fails or does not respond in time does not make an aggregated list fail. The list
+//! contains the last known entries of that server; if none are known, the list leaves the server
+//! out. A list waits at most [`LIST_TIMEOUT`] for a server. After a timeout, lists of the lease do
+//! not wait for that server until it responds or fails. When it responds, clients get
+//! `list_changed` for each list that differs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +20,7 @@ use tokio::time::timeout;
 use super::lease::Lease;
 use super::params::quote;
 use super::results::{into_outcome, object};
+use super::target::Target;
 use super::view::{Listed, hash, unique};
 use super::{
     Caller, Catalog, ClientRequest, Core, Entry, Known, List, Mount, MountError, Outcome, RpcError,
@@ -71,7 +73,7 @@ static TEMPLATES: ServerList<[Entry]> = ServerList {
 };
 
 impl Core {
-    /// Answers a request for a list.
+    /// Handles a request for a list.
     pub(super) async fn list(
         self: &Arc<Self>,
         request: &ClientRequest,
@@ -104,21 +106,36 @@ impl Core {
             members.extend(next.as_deref().map(|next| ("nextCursor", next)));
             object(caller.version, &members, true)
         };
-        self.answer(request, work).await
+        self.respond(request, work).await
     }
 
-    /// Answers a request that is not forwarded: has the chain judge the request, and then the
-    /// answer that `work` returns.
-    pub(super) async fn answer(
-        &self,
+    /// Handles a request that is not forwarded: has the chain judge the request, and then the
+    /// outcome of `work`.
+    pub(super) async fn respond(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+        work: impl Future<Output = Outcome>,
+    ) -> Outcome {
+        self.respond_for(None, request, work).await
+    }
+
+    /// As [`Self::respond`], for a request that concerns a server if `target` is `Some`.
+    pub(super) async fn respond_for(
+        self: &Arc<Self>,
+        target: Option<&Target>,
         request: &ClientRequest,
         work: impl Future<Output = Outcome>,
     ) -> Outcome {
         let chain = (self.rules)().chain;
-        let method = &request.method;
-        let mut live = self.flow(&chain, &request.caller, method, None, None);
+        let (method, caller) = (&request.method, &request.caller);
+        let server = target.map(|target| &target.settings.name);
+        let name = target.and_then(|target| target.name.as_ref());
+        let mut live = self.flow(&chain, caller, method, server, name);
         let params = request.params.clone();
-        let frame = Frame::request(Direction::ToServer, Arc::clone(method), params);
+        let mut frame = Frame::request(Direction::ToServer, Arc::clone(method), params);
+        if let Some(server) = server {
+            frame.tools = self.server_tools(caller, server).await;
+        }
         let judged = async {
             chain.mcp_request(&mut live.flow, frame).await?;
             let mut frame = Frame::response(Direction::ToServer, Arc::clone(method), work.await);
@@ -188,15 +205,15 @@ impl Core {
         mount: &Arc<Mount>,
     ) -> Option<Arc<T>> {
         let pooled = self.session(caller, mount).now_or_never()?.ok()?;
-        // A list that is not cached is left to a task, which survives a client that disconnects.
+        // `read_within_timeout` reads a list that is not cached, in a task that outlives a
+        // disconnected client.
         let is_cached = pooled.catalog.has(kind.list);
         let read = is_cached.then(|| (kind.read)(pooled.catalog.clone()).now_or_never());
         read??.ok()
     }
 
-    /// Waits at most [`LIST_TIMEOUT`] for a server's list. `None` if the server does not answer or
-    /// fails. Does not wait if the server was too slow for an earlier list of the lease and has not
-    /// answered since.
+    /// Waits at most [`LIST_TIMEOUT`] for a server's list. `None` if the server does not respond in
+    /// time or fails. Does not wait for a server that [is slow](Lease::is_slow).
     async fn read_within_timeout<T: ?Sized + Send + Sync + 'static>(
         self: &Arc<Self>,
         kind: &'static ServerList<T>,
@@ -210,15 +227,15 @@ impl Core {
         }
         let (core, caller, mount) = (Arc::clone(self), Arc::clone(caller), Arc::clone(mount));
         let (slow, name) = (Arc::clone(&lease), Arc::clone(&server));
-        let answered = Arc::new(AtomicBool::new(false));
-        let has_answered = Arc::clone(&answered);
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let ended_in_task = Arc::clone(&has_ended);
         let reading = self.runtime.spawn(async move {
             let read = async {
                 let pooled = core.session(&caller, &mount).await?;
                 (kind.read)(pooled.catalog.clone()).await
             };
             let read = read.await;
-            has_answered.store(true, Ordering::SeqCst);
+            ended_in_task.store(true, Ordering::SeqCst);
             if slow.set_slow(&name, false) && read.is_ok() {
                 // Meanwhile, lists left out the server or contained its last known entries.
                 for list in List::ALL {
@@ -231,8 +248,8 @@ impl Core {
             Ok(read) => read.ok()?.ok(),
             Err(_elapsed) => {
                 lease.set_slow(&server, true);
-                if answered.load(Ordering::SeqCst) {
-                    // The task may have ended before the line above.
+                if has_ended.load(Ordering::SeqCst) {
+                    // The task may have ended before `set_slow` above.
                     lease.set_slow(&server, false);
                 }
                 tracing::warn!(

@@ -2,15 +2,17 @@
 //! The chain judges each message that the core relays.
 //!
 //! The core is independent of HTTP and of processes. [`Core::request`] takes a client's request and
-//! returns its answer; dropping the future cancels the request at the server. [`Core::attach`]
+//! returns its outcome; dropping the future cancels the request at the server. [`Core::attach`]
 //! delivers messages outside requests.
 //!
 //! | client | server | bridged by |
 //! | --- | --- | --- |
 //! | legacy | legacy | nothing |
 //! | modern | modern | nothing |
-//! | legacy | modern | `input`: an `input_required` result becomes requests to the client, and the call is repeated with its answers; `listen`: subscriptions |
-//! | modern | legacy | `results`: adds the members that the newer revision requires. A request of the server is an event, upon which the gateway suspends the call and answers `input_required` |
+//! | legacy | modern | `input`: an `input_required` result becomes requests to the client, and the call is repeated with the client's answers; `listen`: subscriptions |
+//! | modern | legacy | `results`: adds the members that the newer revision requires. A request of the server becomes an event: the gateway suspends the call and returns `input_required` |
+//!
+//! Between eras, `params` also translates `_meta`, and `results` the codes of errors.
 
 mod attached;
 mod attachment;
@@ -67,7 +69,7 @@ pub use lease::MAX_CALLS_PER_LEASE;
 use lease::{Lease, too_many};
 use lists::Listing;
 
-/// The most requests of all clients that may be under way at once. A further one is denied.
+/// The most requests of all clients that may be under way at once. A further request is denied.
 pub const MAX_CALLS: usize = 8192;
 
 /// The parts of the configuration in force that the core reads.
@@ -90,7 +92,8 @@ pub struct Core {
     mounts: Arc<Mounts>,
     metrics: McpMetrics,
     calls: Arc<Semaphore>,
-    /// Leases whose clients are sent `list_changed`.
+    /// Leases that have or had attached clients. Resource updates of shared sessions go to the
+    /// clients of these leases.
     watched: Mutex<Vec<Weak<Lease>>>,
     /// Runs background work.
     runtime: Handle,
@@ -136,14 +139,14 @@ impl Core {
         &self.mounts
     }
 
-    /// Answers a client's request. Dropping the future cancels the request at the server.
+    /// Handles a client's request. Dropping the future cancels the request at the server.
     pub async fn request(self: Arc<Self>, request: ClientRequest) -> Outcome {
         let container = &request.caller.container;
         let lease = Lease::of(container);
-        let _ours = lease
+        let _lease_permit = lease
             .begin()
             .map_err(|denial| self.refuse(&request, None, None, denial))?;
-        let Ok(_all) = Arc::clone(&self.calls).try_acquire_owned() else {
+        let Ok(_permit) = Arc::clone(&self.calls).try_acquire_owned() else {
             return Err(self.refuse(&request, None, None, too_many("of all containers")));
         };
         self.route(&request).await
@@ -214,7 +217,7 @@ impl Core {
     }
 }
 
-/// Records the end of a flow: status 200 for a judged message, or the denial.
+/// Records the end of a flow: status 200 for a permitted message, or the denial.
 fn record_end<T>(live: &mut LiveFlow, judged: &Result<T, Denial>) {
     match judged {
         Ok(_) => {

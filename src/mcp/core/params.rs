@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::super::caller::TraceContext;
 use super::{Caller, Era, LogLevel, Version};
 
-/// Keys of `_meta` that only the modern era has.
+// Keys of `_meta` that only the modern era has.
 const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
 const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
@@ -18,8 +18,8 @@ const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 pub(super) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 /// The member that holds a progress token.
 pub(super) const PROGRESS_TOKEN: &str = "progressToken";
-/// The member that asks for a task (2025-11-25). It has no meaning, since the gateway removes the
-/// capability `tasks` of clients and servers.
+/// The member that asks for a task (2025-11-25). The gateway removes this member and the capability
+/// `tasks`, so clients and servers use no tasks.
 pub(super) const TASK: &str = "task";
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
@@ -35,10 +35,10 @@ pub(super) struct ServerParams {
 
 /// A progress token, and the gateway's token that replaces it.
 pub(super) struct Progress {
-    /// The token that the receiver of the request gets.
-    pub ours: u64,
+    /// The gateway's token, which the receiver of the request gets.
+    pub replacement: u64,
     /// The token of the sender of the request, as JSON.
-    pub theirs: Box<str>,
+    pub original: Box<str>,
 }
 
 /// The server and the client that params are translated for.
@@ -98,7 +98,7 @@ impl Destination<'_> {
     ) -> Option<String> {
         let caller = self.caller;
         let modern = is_request && self.version.era() == Era::Modern;
-        let token = progress.map(|progress| progress.ours.to_string());
+        let token = progress.map(|progress| progress.replacement.to_string());
         let version = format!("\"{}\"", self.version.as_str());
         let level = self
             .log_level
@@ -136,12 +136,12 @@ impl Progress {
     /// `_meta` has no valid token.
     pub fn of(meta: &Members<'_>) -> Option<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let theirs = meta.get(PROGRESS_TOKEN)?;
-        let is_token = theirs
+        let original = meta.get(PROGRESS_TOKEN)?;
+        let is_token = original
             .starts_with(|first: char| first == '"' || first == '-' || first.is_ascii_digit());
         is_token.then(|| Self {
-            ours: NEXT.fetch_add(1, Ordering::Relaxed),
-            theirs: theirs.into(),
+            replacement: NEXT.fetch_add(1, Ordering::Relaxed),
+            original: original.into(),
         })
     }
 }

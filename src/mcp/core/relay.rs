@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{mpsc::error::TrySendError, oneshot};
 
 use super::super::error::SERVER_ERROR;
-use super::client_progress::{ProgressReceiver, Reporting};
+use super::client_progress::{ProgressGuard, ProgressReceiver};
 use super::lease::Lease;
 use super::params::{PROGRESS_TOKEN, Progress, TASK, edit};
 use super::results::into_outcome;
@@ -17,8 +17,8 @@ use super::{
     protocol_error, record_end, rpc_error,
 };
 
-/// The most requests of servers that may wait for the client in one call, or outside its calls. A
-/// further request is answered with an error.
+/// The most requests of servers that may wait for a client in one call, or outside the client's
+/// calls. A further request is refused.
 const MAX_OPEN_QUESTIONS: usize = 16;
 
 /// Relays from one server to one client.
@@ -29,7 +29,7 @@ pub(super) struct Relay<'a> {
     pub server: &'a Arc<str>,
     /// The client's queue.
     pub client: &'a Events,
-    /// The definition of the tool that is called.
+    /// The definition of the called tool.
     pub definition: Option<&'a Arc<Definition>>,
     /// The progress tokens of the call.
     pub progress: Option<&'a Progress>,
@@ -42,9 +42,9 @@ pub(super) type OpenQuestion = BoxFuture<'static, ()>;
 
 impl Relay<'_> {
     /// Has the chain judge a message, and queues it for the client. For a queued request, returns
-    /// the future that sends the client's answer to the server. Any other request is answered with
-    /// an error. Drops a notification that the chain denies or the client does not take. `open` is
-    /// the number of requests that already wait for the client.
+    /// the future that sends the client's answer to the server. Refuses any other request. Drops a
+    /// notification that the chain denies or the client does not take. `open` is the number of
+    /// requests that already wait for the client.
     pub async fn pass_on(&self, event: Event, open: usize) -> Option<OpenQuestion> {
         match event {
             Event::Notification { method, params } => {
@@ -59,7 +59,7 @@ impl Relay<'_> {
                 let error = if open >= MAX_OPEN_QUESTIONS {
                     let sentence = "Too many requests to the client are under way";
                     protocol_error(SERVER_ERROR, sentence)
-                } else if can(self.caller, &method) {
+                } else if can_answer(self.caller, &method) {
                     return self.request(method, params, reply).await;
                 } else {
                     method_not_found(&method)
@@ -100,7 +100,8 @@ impl Relay<'_> {
         if let Err(TrySendError::Full(_)) = self.client.try_send(event) {
             tracing::debug!(
                 server = %self.server,
-                "dropped a message to an MCP client: the client's event queue is full"
+                "dropped a message to an MCP client: the client's event queue is full, or memory \
+                 is exhausted"
             );
         }
     }
@@ -110,10 +111,10 @@ impl Relay<'_> {
     fn progress(&self, params: Option<&RawValue>) -> Option<Box<RawValue>> {
         let progress = self.progress?;
         let members = Members::read(params?).ok()?;
-        if members.get(PROGRESS_TOKEN)?.parse() != Ok(progress.ours) {
+        if members.get(PROGRESS_TOKEN)?.parse() != Ok(progress.replacement) {
             return None;
         }
-        let text = edit(&members, &[(PROGRESS_TOKEN, Some(&progress.theirs))]);
+        let text = edit(&members, &[(PROGRESS_TOKEN, Some(&progress.original))]);
         RawValue::from_string(text).ok()
     }
 
@@ -132,9 +133,11 @@ impl Relay<'_> {
         reply: oneshot::Sender<Outcome>,
     ) -> Option<OpenQuestion> {
         let params = params.map(|params| without_task(params.into_text()));
-        let reporting = params.as_deref().and_then(|params| self.reporting(params));
-        let (params, reporting) = match reporting {
-            Some((params, reporting)) => (Some(params), Some(reporting)),
+        let registered = params
+            .as_deref()
+            .and_then(|params| self.register_progress(params));
+        let (params, progress_guard) = match registered {
+            Some((params, guard)) => (Some(params), Some(guard)),
             None => (params, None),
         };
         let mut live = self.flow(&method);
@@ -156,10 +159,10 @@ impl Relay<'_> {
             reply: sender,
         };
         if self.client.try_send(event).is_err() {
-            let _ = reply.send(Err(no_client_answers()));
+            let _ = reply.send(Err(unanswered()));
             return None;
         }
-        let asked = Asked {
+        let question = Question {
             core: Arc::clone(self.core),
             // A copy, since the question must not keep a disconnected client's session alive.
             caller: Arc::new(self.caller.without_session()),
@@ -167,13 +170,13 @@ impl Relay<'_> {
             definition: self.definition.cloned(),
         };
         Some(Box::pin(async move {
-            answer_server(live, method, asked, answer, reply).await;
-            drop(reporting);
+            answer_server(live, method, question, answer, reply).await;
+            drop(progress_guard);
         }))
     }
 
     /// Lets a legacy client report progress on a request. Modern clients send no notifications.
-    fn reporting(&self, params: &RawValue) -> Option<(Box<RawValue>, Reporting)> {
+    fn register_progress(&self, params: &RawValue) -> Option<(Box<RawValue>, ProgressGuard)> {
         let session = self
             .session
             .filter(|_| self.caller.version.era() == Era::Legacy)?;
@@ -182,7 +185,8 @@ impl Relay<'_> {
             server: Arc::clone(self.server),
             session: Arc::clone(session),
         };
-        receiver.begin(params, &Lease::of(&self.caller.container).reports)
+        let lease = Lease::of(&self.caller.container);
+        receiver.begin(params, &lease.progress_receivers)
     }
 
     fn flow(&self, method: &Arc<str>) -> LiveFlow {
@@ -191,8 +195,8 @@ impl Relay<'_> {
     }
 }
 
-/// The server of a question, and the client that it was sent to.
-struct Asked {
+/// The server that asks a question, and the client that the question was sent to.
+struct Question {
     core: Arc<Core>,
     caller: Arc<Caller>,
     server: Arc<str>,
@@ -205,21 +209,21 @@ struct Asked {
 async fn answer_server(
     mut live: LiveFlow,
     method: Arc<str>,
-    asked: Asked,
+    question: Question,
     answer: oneshot::Receiver<Outcome>,
     mut reply: oneshot::Sender<Outcome>,
 ) {
     let answer = tokio::select! {
-        answer = answer => answer.unwrap_or_else(|_gone| Err(no_client_answers())),
+        answer = answer => answer.unwrap_or_else(|_gone| Err(unanswered())),
         // Returning drops `answer`, which cancels the request at the client's side.
         () = reply.closed() => return,
     };
     let chain = Arc::clone(&live.chain);
     let mut frame = Frame::response(Direction::ToClient, method, answer);
-    frame.definition = asked.definition;
+    frame.definition = question.definition;
     if frame.definition.is_none() {
-        let (core, caller) = (&asked.core, &asked.caller);
-        frame.tools = core.server_tools(caller, &asked.server).await;
+        let (core, caller) = (&question.core, &question.caller);
+        frame.tools = core.server_tools(caller, &question.server).await;
     }
     let judged = chain.mcp_response(&mut live.flow, &mut frame).await;
     let judged = judged.and_then(|()| into_outcome(frame));
@@ -229,7 +233,7 @@ async fn answer_server(
 }
 
 /// Whether a client declared the capability for requests of this method.
-pub(super) fn can(caller: &Caller, method: &str) -> bool {
+pub(super) fn can_answer(caller: &Caller, method: &str) -> bool {
     let capability = match method {
         "sampling/createMessage" => "sampling",
         "elicitation/create" => "elicitation",
@@ -256,6 +260,6 @@ fn without_task(params: Box<RawValue>) -> Box<RawValue> {
 }
 
 /// The error for a request of a server that no client answered.
-pub(super) fn no_client_answers() -> RpcError {
+pub(super) fn unanswered() -> RpcError {
     protocol_error(SERVER_ERROR, "The client did not answer")
 }

@@ -1,6 +1,6 @@
-//! Requests for resources and completions. A request with a URI goes to the server that has the
-//! resource. The gateway does not rewrite URIs, since it would have to rewrite those within results
-//! as well.
+//! Requests for resources, completions and the log level. A request with a URI goes to the server
+//! that has the resource. The gateway does not rewrite URIs, since it would have to rewrite the
+//! URIs within results as well.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,12 +64,19 @@ impl Core {
             invalid_params(why)
         };
         if !preferences.may_subscribe(&uri) {
-            return self.answer(request, async { Err(too_many()) }).await;
+            return self.respond(request, async { Err(too_many()) }).await;
         }
-        if target.pooled.session.version().era() == Era::Legacy {
-            self.forward(request, &target, &[]).await?;
-            let (known, _) = lease.sessions.get(caller, &target.mount, &target.pooled);
-            known.subscribed.lock().insert(Arc::clone(&uri));
+        match target.pooled.session.version().era() {
+            Era::Legacy => {
+                self.forward(request, &target, &[]).await?;
+                let (known, _) = lease.sessions.get(caller, &target.mount, &target.pooled);
+                known.subscribed.lock().insert(Arc::clone(&uri));
+            }
+            // `subscriptions/listen` sends all subscriptions of the lease to the server.
+            Era::Modern => {
+                let accepted = async { object(caller.version, &[], false) };
+                self.respond_for(Some(&target), request, accepted).await?;
+            }
         }
         // Concurrent requests may have reached the limit meanwhile.
         let is_subscribed = preferences.subscribe(&uri);
@@ -91,7 +98,7 @@ impl Core {
         // Unsubscribes at the server, unless another client is subscribed or the session is shared.
         self.interest_changed(lease, caller, Duration::ZERO);
         let done = async { object(caller.version, &[], false) };
-        self.answer(request, done).await
+        self.respond(request, done).await
     }
 
     pub(super) async fn complete(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
@@ -141,7 +148,7 @@ impl Core {
             self.update_sessions(lease, caller).await;
             object(caller.version, &[], false)
         };
-        self.answer(request, work).await
+        self.respond(request, work).await
     }
 
     /// The URI that a request reads, and the server that gets the request first.
@@ -156,8 +163,8 @@ impl Core {
         Ok((first, uri))
     }
 
-    /// The servers that may have a resource. Only one, if a server lists the resource or a template
-    /// that matches it, or linked to the resource or returned it before. Otherwise up to
+    /// The servers that may have a resource: the server that lists the resource or a matching
+    /// template, or else the server that is remembered for the URI. If there is neither, up to
     /// [`MAX_TRIED`] servers with the capability `resources`.
     async fn owners(self: &Arc<Self>, caller: &Arc<Caller>, uri: &str) -> Vec<Arc<ServerSettings>> {
         let lease = Lease::of(&caller.container);
@@ -194,8 +201,8 @@ impl Core {
         Some(owner.settings())
     }
 
-    /// The first server that lists a template. If none does, the only server or, with several
-    /// servers, the first that lists this text as a URI or has a template that matches it.
+    /// The first server that lists a template. If there is no such server, the only server or, of
+    /// several servers, the first that lists this text as a URI or has a template that matches it.
     async fn template_owner(
         self: &Arc<Self>,
         caller: &Arc<Caller>,

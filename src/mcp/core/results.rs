@@ -1,4 +1,4 @@
-//! Translates answers to the client's era.
+//! Translates responses to the client's era.
 
 use addons::contract::{Denial, Frame, FrameBody, RpcError};
 use addons::raw_json::Members;
@@ -12,10 +12,10 @@ use super::{Era, Outcome, Version};
 pub(super) const RESOURCE_NOT_FOUND: i64 = -32002;
 
 /// Members that forbid caching a result.
-const NOT_KEPT: [Change<'static>; 2] = [("ttlMs", Some("0")), ("cacheScope", Some("\"private\""))];
+const NO_CACHE: [Change<'static>; 2] = [("ttlMs", Some("0")), ("cacheScope", Some("\"private\""))];
 
-/// Translates a server's answer to the client's era. Between revisions of one era, the answer stays
-/// unchanged.
+/// Translates a server's response to the client's era. Between revisions of one era, the response
+/// stays unchanged.
 pub(super) fn for_client(
     client: Version,
     server: Version,
@@ -32,15 +32,14 @@ pub(super) fn for_client(
     }
 }
 
-/// Adds the members that modern results require and that are missing: for a cacheable result also
-/// [`NOT_KEPT`].
+/// Adds the missing members that modern results require; to a cacheable result also [`NO_CACHE`].
 fn complete(result: Box<RawValue>, is_cacheable: bool) -> Box<RawValue> {
     let Ok(members) = Members::read(&result) else {
         return result;
     };
     let mut changes: Vec<Change<'_>> = vec![("resultType", Some("\"complete\""))];
     if is_cacheable {
-        changes.extend(NOT_KEPT);
+        changes.extend(NO_CACHE);
     }
     changes.retain(|(key, _)| members.get(key).is_none());
     if changes.is_empty() {
@@ -85,7 +84,7 @@ pub(super) fn object(client: Version, members: &[(&str, &str)], is_cacheable: bo
     if client.era() == Era::Modern {
         object.text("resultType", "complete");
         if is_cacheable {
-            for (key, value) in NOT_KEPT {
+            for (key, value) in NO_CACHE {
                 object.member(key, value.unwrap_or_default());
             }
         }
@@ -95,7 +94,7 @@ pub(super) fn object(client: Version, members: &[(&str, &str)], is_cacheable: bo
         .map_err(|_| super::protocol_error(SERVER_ERROR, "Internal error"))
 }
 
-/// Takes the judged answer out of its frame.
+/// Takes the judged outcome out of the frame of a response.
 pub(super) fn into_outcome(frame: Frame) -> Result<Outcome, Denial> {
     match frame.body {
         FrameBody::Outcome(outcome) => Ok(outcome),

@@ -12,7 +12,7 @@ use super::{
 
 impl Core {
     /// Judges a retry like the call that it continues, by the current limits, abort latch,
-    /// definition, security level and policies. Sends nothing to the server.
+    /// definition, security level and policies. Does not send the retry to the server.
     pub async fn judge_retry(self: &Arc<Self>, request: &ClientRequest) -> Result<(), RpcError> {
         let (settings, name, definition) = match &*request.method {
             "tools/call" => {
@@ -29,7 +29,7 @@ impl Core {
             }
             other => return Err(method_not_found(other)),
         };
-        // The chain judged the call without `requestState`, which is the gateway's.
+        // `requestState` comes from the gateway, so the call did not have it when it was judged.
         let original = quote(&name);
         let mut changes: Vec<Change<'_>> = vec![("requestState", None), (TASK, None)];
         if &*request.method != "resources/read" {

@@ -1,5 +1,5 @@
-//! Keeps the subscriptions and the log level of each session with a server in step with what the
-//! clients of the session want. Legacy servers get requests. Modern servers get a
+//! Keeps the subscriptions and the log level at each server equal to those that the clients of the
+//! session want. Legacy servers get requests. Modern servers get a
 //! `subscriptions/listen` stream for the subscriptions, and the log level with each request.
 
 use std::collections::BTreeSet;
@@ -31,8 +31,9 @@ impl Core {
         let pooled = mount.session(caller).await?;
         let lease = Lease::of(&caller.container);
         let (known, is_new) = lease.sessions.get(caller, mount, &pooled);
-        let has_clients =
-            || !lease.like(caller).is_empty() || !lease.preferences_like(caller).is_empty();
+        let has_clients = || {
+            !lease.attached_like(caller).is_empty() || !lease.preferences_like(caller).is_empty()
+        };
         if is_new && has_clients() {
             let (core, caller) = (Arc::clone(self), Arc::clone(caller));
             self.runtime
@@ -66,8 +67,8 @@ impl Core {
         let caller = Arc::new(caller.without_session());
         self.runtime.spawn(async move {
             sleep(after).await;
-            let like = lease.like(&caller);
-            if like.iter().any(|one| !one.uris().is_empty()) {
+            let clients = lease.attached_like(&caller);
+            if clients.iter().any(|one| !one.uris().is_empty()) {
                 // A subscription needs an open session.
                 for mount in core.mounts.of(&caller.container) {
                     let opening = core.session(&caller, &mount);
@@ -94,9 +95,9 @@ impl Core {
         };
         let _updating = known.updating.lock().await;
         let lease = Lease::of(&caller.container);
-        let like = lease.like(caller);
+        let clients = lease.attached_like(caller);
         let preferences = lease.preferences_like(caller);
-        let mut all: BTreeSet<_> = like.iter().flat_map(|one| one.uris()).collect();
+        let mut all: BTreeSet<_> = clients.iter().flat_map(|one| one.uris()).collect();
         all.extend(preferences.iter().flat_map(|one| one.uris.lock().clone()));
         let mut wanted = BTreeSet::new();
         for uri in all {
@@ -109,7 +110,7 @@ impl Core {
         }
         match pooled.session.version().era() {
             Era::Modern => {
-                let filter = (!like.is_empty()).then_some(wanted);
+                let filter = (!clients.is_empty()).then_some(wanted);
                 self.listen(known, &pooled, caller, filter);
             }
             Era::Legacy => {

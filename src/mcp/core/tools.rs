@@ -17,8 +17,8 @@ use super::target::Target;
 use super::view::{PromptView, ToolView};
 use super::{Caller, ClientRequest, Core, List, MountError, Outcome, invalid_params, members};
 
-/// The longest requested name of an unknown tool or prompt that is recorded, in bytes; a longer one
-/// is cut.
+/// The longest requested name of an unknown tool or prompt that is recorded, in bytes. A longer
+/// name is cut.
 const MAX_RECORDED_NAME: usize = 256;
 
 impl Core {
@@ -54,8 +54,8 @@ impl Core {
             Some((settings, tool)) if self.has_tools_of(caller, &settings) => {
                 Some((settings, tool))
             }
-            // The tool is unknown, or its server's list is not up to date. A changed definition
-            // must be compared with the accepted one before the call.
+            // The tool is unknown, or its server's list is outdated or not read in this session. A
+            // changed definition must be compared with the accepted definition before the call.
             _ => self.find_tool(caller, &exposed, true).await,
         };
         found.ok_or_else(|| self.refuse_unknown(request, "tool", &exposed, begun))
@@ -88,7 +88,7 @@ impl Core {
         outcome
     }
 
-    /// Whether the list of a server's tools is up to date.
+    /// Whether the open session has read the server's tools, and the list is not outdated.
     fn has_tools_of(self: &Arc<Self>, caller: &Arc<Caller>, settings: &ServerSettings) -> bool {
         let mount = self.mounts.find(&caller.container, &settings.name);
         let session = mount.and_then(|mount| self.session(caller, &mount).now_or_never());
@@ -188,8 +188,8 @@ impl Core {
         }
     }
 
-    /// Counts a tool call whose server cannot be used. `tool` is the tool's name as the server lists
-    /// it, if the server's list is known.
+    /// Counts a tool call whose server cannot be used. `tool` is the tool's name in the server's
+    /// list; `None` if the list is not known.
     fn record_unsent(
         &self,
         request: &ClientRequest,
@@ -203,12 +203,12 @@ impl Core {
         }
     }
 
-    /// Refuses a request with an unknown name: no server has it, or the server that may have it
-    /// does not answer.
+    /// Refuses a request with an unknown name. If the list of a server with a matching prefix was
+    /// never read, the denial reports the failure of that server.
     fn refuse_unknown(
         &self,
         request: &ClientRequest,
-        what: &str,
+        kind: &str,
         name: &str,
         begun: Instant,
     ) -> RpcError {
@@ -219,7 +219,7 @@ impl Core {
             let settings = mount.settings();
             let may_have_it = name.starts_with(&*settings.prefix);
             let known = mount.known(container);
-            let is_unread = match what {
+            let is_unread = match kind {
                 "tool" => known.tools.is_none(),
                 _ => known.prompts.is_none(),
             };
@@ -235,8 +235,8 @@ impl Core {
                 return self.refuse(request, Some(&settings.name), recorded.as_ref(), denial);
             }
         }
-        let sentence = format!("Unknown {what}: {name}");
-        let denial = Denial::new(Code::ToolNotFound, sentence).with(what, name);
+        let sentence = format!("Unknown {kind}: {name}");
+        let denial = Denial::new(Code::ToolNotFound, sentence).with(kind, name);
         self.refuse(request, None, recorded.as_ref(), denial)
     }
 }

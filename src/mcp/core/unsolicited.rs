@@ -9,15 +9,15 @@ use serde_json::value::RawValue;
 use super::attached::Attached;
 use super::lease::Lease;
 use super::params::{Change, Destination, PROGRESS_TOKEN};
-use super::relay::{Relay, can, severity};
+use super::relay::{Relay, can_answer, severity};
 use super::{Caller, Core, Event, MountSession, Origin, Unsolicited, method_not_found, record_end};
 
 impl Unsolicited for Core {
     fn take(self: Arc<Self>, origin: &Origin, event: Event) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             match &origin.container {
-                Some(container) => self.unrelated(origin, container, event).await,
-                None => self.shared(origin, event).await,
+                Some(container) => self.take_of_lease(origin, container, event).await,
+                None => self.take_shared(origin, event).await,
             }
         })
     }
@@ -26,7 +26,7 @@ impl Unsolicited for Core {
 impl Core {
     /// Handles a message of a shared session. The message may concern any container, so only
     /// resource updates are relayed, and only to the clients that subscribed to the resource.
-    async fn shared(self: &Arc<Self>, origin: &Origin, event: Event) {
+    async fn take_shared(self: &Arc<Self>, origin: &Origin, event: Event) {
         let Event::Notification { method, params } = event else {
             return refuse(event);
         };
@@ -41,32 +41,35 @@ impl Core {
             .collect();
         let server = Arc::clone(&origin.mount.settings().name);
         for lease in leases {
-            self.updated(&like(&lease, origin), &server, params.as_deref())
-                .await;
+            let clients = lease.attached_with(origin.version, &origin.capabilities);
+            self.updated(&clients, &server, params.as_deref()).await;
         }
     }
 
-    async fn unrelated(
+    /// Handles a message of a lease's session. A request goes to the client that was attached last
+    /// and can answer it.
+    async fn take_of_lease(
         self: &Arc<Self>,
         origin: &Origin,
         container: &Arc<Container>,
         event: Event,
     ) {
         let server = Arc::clone(&origin.mount.settings().name);
-        let like = like(Lease::of(container), origin);
+        let lease = Lease::of(container);
+        let clients = lease.attached_with(origin.version, &origin.capabilities);
         match event {
             Event::Notification { method, params } => match &*method {
                 "notifications/resources/updated" => {
-                    self.updated(&like, &server, params.as_deref()).await
+                    self.updated(&clients, &server, params.as_deref()).await
                 }
                 "notifications/message" => {
                     let level = severity(params.as_deref());
-                    let takers = like.into_iter().filter(|one| one.takes_log(level));
+                    let takers = clients.into_iter().filter(|one| one.takes_log(level));
                     self.broadcast(takers.collect(), &server, &method, params.as_deref())
                         .await;
                 }
                 "notifications/elicitation/complete" => {
-                    let takers = like.into_iter().filter(|one| one.takes_unrelated());
+                    let takers = clients.into_iter().filter(|one| one.takes_unrelated());
                     self.broadcast(takers.collect(), &server, &method, params.as_deref())
                         .await;
                 }
@@ -77,8 +80,10 @@ impl Core {
                 params,
                 reply,
             } => {
-                let mut able = like.iter().rev();
-                let newest = able.find(|one| one.takes_unrelated() && can(&one.caller, &method));
+                let can_ask = |one: &&Arc<Attached>| {
+                    one.takes_unrelated() && can_answer(&one.caller, &method)
+                };
+                let newest = clients.iter().rev().find(can_ask);
                 let request = Event::Request {
                     method,
                     params,
@@ -180,8 +185,8 @@ impl Core {
                 }
             }
             ("notifications/progress", Some(params)) => {
-                let reports = &Lease::of(&caller.container).reports;
-                if let Some((receiver, token)) = reports.find(caller, params) {
+                let receivers = &Lease::of(&caller.container).progress_receivers;
+                if let Some((receiver, token)) = receivers.find(caller, params) {
                     let (server, session) = (&receiver.server, &*receiver.session);
                     let changes = [(PROGRESS_TOKEN, Some(&*token))];
                     self.tell_server(caller, server, session, (&method, Some(params)), &changes)
@@ -222,13 +227,6 @@ impl Core {
         let sent = sent.await;
         record_end(&mut live, &sent);
     }
-}
-
-/// The attached clients with the revision and the capabilities that a session was opened for.
-fn like(lease: &Lease, origin: &Origin) -> Vec<Arc<Attached>> {
-    let is_like = |one: &&Arc<Attached>| one.caller.is_like(origin.version, &origin.capabilities);
-    let attached = lease.attached.lock();
-    attached.iter().filter(is_like).cloned().collect()
 }
 
 /// Refuses a request of a server; drops a notification.

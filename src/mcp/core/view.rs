@@ -139,7 +139,8 @@ impl View {
         *self.compared.lock() = [None; 3];
     }
 
-    /// Whether a list differs from that of the last comparison; `false` the first time.
+    /// Records the hash of a list. Returns whether the hash differs from the previous one; `false`
+    /// the first time.
     pub fn differs(&self, list: List, hash: u64) -> bool {
         let mut compared = self.compared.lock();
         let slot = match list {

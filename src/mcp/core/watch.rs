@@ -10,7 +10,9 @@ impl Core {
     /// Starts comparing the lists of a lease with those that clients know; called after `caller`
     /// was attached.
     pub(super) fn watch(self: &Arc<Self>, lease: &Arc<Lease>, caller: &Arc<Caller>) {
-        if lease.like(caller).len() == 1 {
+        // The first client with this revision and these capabilities gets no notification of
+        // earlier changes.
+        if lease.attached_like(caller).len() == 1 {
             lease.view(caller).forget();
         }
         let (core, lease) = (Arc::clone(self), Arc::clone(lease));
@@ -84,7 +86,7 @@ impl Core {
             if !view.differs(*list, hash) {
                 continue;
             }
-            for attached in lease.like(caller) {
+            for attached in lease.attached_like(caller) {
                 if attached.wants(*list) {
                     attached.send(Event::Notification {
                         method: list.notification().into(),

@@ -1,4 +1,4 @@
-//! The HTTP answer to a message: one body, or a stream of events.
+//! The HTTP response to a message: one body, or a stream of events.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ pub const STREAM_AFTER: Duration = Duration::from_secs(5);
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// An answer before it is sent.
-pub enum Answered {
+/// A response before it is sent.
+pub enum HttpResponse {
     Whole(Response<Bytes>),
     Events(Pieces),
 }
 
-impl Answered {
+impl HttpResponse {
     pub fn empty(status: StatusCode) -> Self {
         let mut response = Response::new(Bytes::new());
         *response.status_mut() = status;
@@ -40,8 +40,8 @@ impl Answered {
         Self::Whole(response)
     }
 
-    /// Sends the answer to a request.
-    pub fn to(self, request: OriginRequest) -> Response<Reply> {
+    /// Converts to the reply to `request`.
+    pub fn into_reply(self, request: OriginRequest) -> Response<Reply> {
         match self {
             Self::Whole(response) => request.respond(response),
             Self::Events(pieces) => {

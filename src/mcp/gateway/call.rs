@@ -8,14 +8,14 @@ use super::super::event::{Event, Events};
 use super::super::message::Outcome;
 use super::super::message_memory::MessageReservation;
 
-/// A request under way. Dropping this cancels the request at its server.
+/// A request under way. Dropping the call cancels the request at its server.
 pub struct Call {
     outcome: BoxFuture<'static, Held>,
     events: mpsc::Receiver<Event>,
     done: Option<Held>,
 }
 
-/// An outcome, and its memory while the events before it are delivered.
+/// An outcome, and the memory reserved for it until the events before it are delivered.
 type Held = (Outcome, MessageReservation);
 
 /// The next event or the outcome of a call.

@@ -9,17 +9,17 @@ use serde_json::value::RawValue;
 use super::super::error::{INVALID_PARAMS, SERVER_ERROR, protocol_error};
 use super::limits::{MAX_CAPABILITIES, MAX_INFO};
 
-/// The capabilities of clients that the gateway passes on to servers, each with its members. `tasks`
-/// is left out, since the results of tasks would bypass the chain.
+/// The client capabilities that the gateway passes on to servers, each with the members that are
+/// kept. `tasks` is left out, since the results of tasks would bypass the chain.
 const PASSED_ON: [(&str, &[&str]); 3] = [
     ("roots", &["listChanged"]),
     ("sampling", &["context", "tools"]),
     ("elicitation", &["form", "url"]),
 ];
 
-/// Reads a client's capabilities. Keeps those in [`PASSED_ON`] and drops all others with their text,
-/// since the chain does not judge the handshake in which servers get them. Fails if the value is
-/// not an object, or is longer than [`MAX_CAPABILITIES`].
+/// Reads a client's capabilities. Keeps only [`PASSED_ON`], and no text that the client chose: the
+/// chain does not judge the handshake that passes the capabilities on. Fails if the value is not an
+/// object, or is longer than [`MAX_CAPABILITIES`].
 pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     let text = raw.get();
     if text.len() > MAX_CAPABILITIES {
@@ -43,7 +43,7 @@ pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     Ok(kept.into())
 }
 
-/// The members with these names that are booleans, or objects, which become empty.
+/// Keeps the members with these names that are booleans or objects. Objects become empty.
 fn flags(declared: &Members<'_>, names: &[&str]) -> String {
     let mut kept = ObjectText::default();
     for name in names {

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName};
 use super::refusal::bad_request;
 
 /// The value of a field, without surrounding white space; `None` without the field. Refuses a
-/// repeated field, and a value with other characters than visible ASCII.
+/// repeated field, and a value with characters other than visible ASCII, spaces and tabs.
 pub fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, Denial> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {

@@ -1,4 +1,4 @@
-//! `GET /health`: the gateway, the policy engine and the servers in one answer.
+//! `GET /health`: the state of the gateway, the policy engine and the servers.
 
 use std::net::SocketAddr;
 
@@ -9,14 +9,17 @@ use serde_json::{Map, Value, json};
 
 use super::super::mounts::{MountHealth, MountState};
 use super::Gateway;
-use super::answer::Answered;
+use super::answer::HttpResponse;
 use super::visit::Visit;
 use crate::http::OriginRequest;
 
 /// Answers with the servers that the client's container sees. A client on this machine without a
 /// container, such as a health check, gets all servers. Servers whose runtime is not implemented
 /// are left out.
-pub async fn answer(gateway: &Gateway, request: &mut OriginRequest) -> Result<Answered, Denial> {
+pub async fn answer(
+    gateway: &Gateway,
+    request: &mut OriginRequest,
+) -> Result<HttpResponse, Denial> {
     let peer = request.session.client.peer;
     let is_local = peer.as_ref().is_some_and(is_loopback);
     let mounts = gateway.core.mounts();
@@ -27,7 +30,7 @@ pub async fn answer(gateway: &Gateway, request: &mut OriginRequest) -> Result<An
         mounts.health(Some(&visit.container))
     };
     let (status, body) = report(gateway.core.policies_loaded(), &servers);
-    Ok(Answered::json(status, Bytes::from(format!("{body}\n"))))
+    Ok(HttpResponse::json(status, Bytes::from(format!("{body}\n"))))
 }
 
 fn is_loopback(peer: &SocketAddr) -> bool {

@@ -55,7 +55,6 @@ fn not_allowed(field: &'static str, value: Option<&str>) -> Denial {
     Denial::new(Code::DomainNotAllowed, sentence)
         .with("header", field)
         .rule("allowed_hosts")
-        .hint(format!("add {named} to allowed_hosts in mcp.yaml"))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub struct LeaseState {
     session_count: Count,
     /// Counts the streams that wait for events.
     pub streams: Count,
-    /// Calls that wait for the next request of their client.
+    /// Calls that wait for their client's retry.
     pub suspended: Arc<Suspended>,
     /// Counts the bytes of events that are kept for clients that reconnect.
     pub kept: KeptBytes,
@@ -66,6 +66,7 @@ impl LeaseState {
             let (_, idlest) = idle.min()?;
             close(&mut sessions.open, &idlest);
         }
+        // Only for the gauge: the limit is checked above.
         let counted = self.session_count.enter(usize::MAX, &metrics.sessions)?;
         let session = LegacySession::new(id, transport, Arc::clone(&self.kept), counted);
         let opened = Arc::clone(&session);
@@ -82,9 +83,9 @@ impl LeaseState {
         Some(session)
     }
 
-    /// Ends a session; `false` if no session has this id.
-    pub fn close_session(&self, id: &str) -> bool {
-        close(&mut self.sessions.lock().open, id)
+    /// Ends the session with this id, if there is one.
+    pub fn close_session(&self, id: &str) {
+        close(&mut self.sessions.lock().open, id);
     }
 
     fn end(&self) {
@@ -98,10 +99,8 @@ impl LeaseState {
     }
 }
 
-fn close(open: &mut HashMap<Arc<str>, Arc<LegacySession>>, id: &str) -> bool {
-    let closed = open.remove(id);
-    if let Some(session) = &closed {
+fn close(open: &mut HashMap<Arc<str>, Arc<LegacySession>>, id: &str) {
+    if let Some(session) = open.remove(id) {
         session.ended.cancel();
     }
-    closed.is_some()
 }

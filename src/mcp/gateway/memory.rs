@@ -9,9 +9,9 @@ use bytes::Bytes;
 use super::super::message_memory::MessageMemory;
 use crate::http::{Inspection, Reservation, Session};
 
-/// The length in bytes above which messages are charged to the memory for buffered bodies. Shorter
-/// messages that wait for a slow client are bounded in number.
-const CHARGED_FROM: usize = 16 * 1024;
+/// The longest message that is not charged, in bytes. The number of such messages that wait for a
+/// slow client is bounded.
+const UNCHARGED: usize = 16 * 1024;
 
 /// One container's memory for buffered bodies.
 #[derive(Clone)]
@@ -34,7 +34,7 @@ impl Memory {
 
     /// Reserves memory for a message of this length in bytes; nothing for a short one.
     pub fn reserve(&self, length: usize) -> Result<Charge, Denial> {
-        let Some(container) = self.container.as_ref().filter(|_| length > CHARGED_FROM) else {
+        let Some(container) = self.container.as_ref().filter(|_| length > UNCHARGED) else {
             return Ok(Charge(None));
         };
         let reserved = (|| {

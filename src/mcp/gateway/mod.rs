@@ -37,7 +37,7 @@ use addons::strict_json::StrictJsonError;
 
 pub use limits::GatewayMetrics;
 
-use answer::Answered;
+use answer::HttpResponse;
 use header::only;
 use limits::Count;
 use media::{EVENT_STREAM, check_accept, check_body};
@@ -90,15 +90,15 @@ impl Gateway {
         request.carries(own_subject(request.head.method.as_str()));
         Box::pin(async move {
             // Meanwhile the connection's task checks whether the client is still connected.
-            let answered = idle.held(gateway.route(&mut request)).await;
-            match answered {
-                Ok(answered) => answered.to(request),
+            let routed = idle.held(gateway.route(&mut request)).await;
+            match routed {
+                Ok(response) => response.into_reply(request),
                 Err(denial) => denied(request, denial),
             }
         })
     }
 
-    async fn route(&self, request: &mut OriginRequest) -> Result<Answered, Denial> {
+    async fn route(&self, request: &mut OriginRequest) -> Result<HttpResponse, Denial> {
         request.check()?;
         let uri = &request.head.uri;
         if uri.authority().is_some() || request.head.method == Method::CONNECT {
@@ -137,7 +137,7 @@ impl Gateway {
         }
     }
 
-    async fn post_mcp(&self, request: &mut OriginRequest) -> Result<Answered, Denial> {
+    async fn post_mcp(&self, request: &mut OriginRequest) -> Result<HttpResponse, Denial> {
         let visit = Visit::begin(self, request).await?;
         check_body(visit.headers())?;
         check_accept(visit.headers(), &[JSON, EVENT_STREAM])?;
@@ -146,7 +146,7 @@ impl Gateway {
             &message,
             Message::Request { method, .. } if &**method == "subscriptions/listen"
         );
-        let answered = match era(visit.headers(), &message) {
+        let response = match era(visit.headers(), &message) {
             Era::Modern => modern::post(&visit, message, &body).await,
             Era::Legacy => legacy::post(&visit, message).await,
         };
@@ -154,7 +154,7 @@ impl Gateway {
             // The stream may last for days, and does not need the body.
             request.release_body();
         }
-        answered
+        response
     }
 }
 
@@ -168,7 +168,7 @@ async fn read(request: &mut OriginRequest) -> Result<(Message, Bytes), Denial> {
     } else {
         let text = body.clone();
         let parse = move || Message::parse(&text, values);
-        request.compute(parse).await?
+        request.inspect_on_worker(parse).await?
     };
     let message = parsed.map_err(unreadable)?;
     let method = match &message {
@@ -238,9 +238,9 @@ fn denied(request: OriginRequest, denial: Denial) -> Response<Reply> {
     let path = request.head.uri.path();
     let allowed = PATHS.iter().find(|(known, _)| *known == path);
     let allowed = allowed.map(|(_, methods)| *methods);
-    let is_method = denial.code() == Code::MethodNotAllowed;
+    let is_wrong_method = denial.code() == Code::MethodNotAllowed;
     let mut response = request.deny(denial);
-    if let Some(methods) = allowed.filter(|_| is_method) {
+    if let Some(methods) = allowed.filter(|_| is_wrong_method) {
         let methods = HeaderValue::from_static(methods);
         response.headers_mut().insert(ALLOW, methods);
     }

@@ -13,8 +13,8 @@ use super::super::message::{Id, write_response};
 /// Media type of messages.
 pub const JSON: &str = "application/json";
 
-/// The most bytes of an unread body that are drained. Some clients read the answer only after they
-/// have sent the whole request.
+/// The most bytes of an unread body that are drained. Some clients read the response only after
+/// they have sent the whole request.
 const DRAIN_BYTES: u64 = 1 << 20;
 /// `Retry-After` of a message over a limit of the gateway.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -54,8 +54,7 @@ pub fn over_limit(rule: &'static str, most: usize) -> Denial {
         .retry_after(RETRY_AFTER)
 }
 
-/// An error response. It has no id if the request's id could not be read, since MCP allows no
-/// `null` ids.
+/// An error response. Without an id, the member `id` is left out, since MCP allows no `null` ids.
 fn error_text(id: Option<&Id>, error: &RpcError) -> String {
     match id {
         Some(_) => write_response(id, &Err(error.clone())),

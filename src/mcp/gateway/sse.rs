@@ -14,23 +14,23 @@ pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// The reconnection time in `retry` fields, in milliseconds.
 const RETRY_MS: u32 = 1000;
 
-/// An event with a message. Raw JSON may contain line breaks: each line is written as a `data`
-/// field, and the receiver joins them with line feeds.
+/// An event with a message. Raw JSON may contain line breaks: each line becomes a `data` field, and
+/// the receiver joins the lines with line feeds.
 pub fn message(id: Option<&str>, json: &str) -> Bytes {
     let mut text = String::with_capacity(json.len() + 48);
     if let Some(id) = id {
         let _ = writeln!(text, "id: {id}");
     }
     text.push_str("event: message\n");
-    let is_end = |byte: char| byte == '\n' || byte == '\r';
-    for line in json.split(is_end).filter(|line| !line.is_empty()) {
+    let lines = json.split(['\n', '\r']);
+    for line in lines.filter(|line| !line.is_empty()) {
         let _ = writeln!(text, "data: {line}");
     }
     text.push('\n');
     text.into()
 }
 
-/// An event without data, which sends a client an event id and the reconnection time.
+/// An event with empty data, which sends a client an event id and the reconnection time.
 pub fn priming(id: &str) -> Bytes {
     format!("id: {id}\nretry: {RETRY_MS}\ndata:\n\n").into()
 }

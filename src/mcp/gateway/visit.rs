@@ -134,7 +134,7 @@ impl<'a> Visit<'a> {
         live.denied(&Denial::new(Code::MalformedRequest, sentence).by(names::PROXY));
     }
 
-    /// Begins the flow of a request that the gateway itself answers, and judges it.
+    /// Begins the flow of a request that the gateway itself answers, and judges the request.
     pub async fn judge(
         &self,
         method: &str,

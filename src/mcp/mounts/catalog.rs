@@ -283,7 +283,7 @@ impl Inner {
                 memory,
             });
         };
-        let account = self.mount.memory(None);
+        let account = self.mount.own_memory.clone();
         let account = account.ok_or_else(|| MountError::Denied(Denial::internal()))?;
         let version = self.session.version();
         let is_modern = version.era() == Era::Modern;

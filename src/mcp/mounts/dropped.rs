@@ -8,10 +8,11 @@ pub enum Reason {
     /// The message answers a request that was not sent, is no longer under way, or was already
     /// answered.
     UnknownId,
-    /// The queue of the message's receiver or its memory is full, or too many requests of the server
-    /// wait for an answer.
+    /// `Events::try_send` refused the message, or too many requests of the server wait for an
+    /// answer.
     QueueFull,
-    /// The text is not a message of the protocol.
+    /// The text is not a message of the protocol, or a legacy server responded to a request with a
+    /// message that is no response.
     Malformed,
     /// The message is a request, which the server may not send in this revision.
     UnaskedRequest,

@@ -1,4 +1,4 @@
-//! JSON-RPC errors in answers of the gateway to servers, and of built-in servers to clients.
+//! JSON-RPC errors that the gateway sends to servers, and that built-in servers send to clients.
 
 use addons::contract::RpcError;
 

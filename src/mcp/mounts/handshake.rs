@@ -79,7 +79,7 @@ pub fn read_initialized(result: &RawValue) -> Result<Described, MountError> {
     })
 }
 
-/// A server's answer to `server/discover`.
+/// The result of `server/discover`.
 pub struct Discovered {
     /// The revisions that both the server and the gateway support, newest first.
     pub versions: Vec<Version>,
@@ -136,7 +136,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Reads an error that answers `server/discover` or `initialize`.
+    /// Reads a server's error response to `server/discover` or `initialize`.
     pub fn of(error: &RpcError) -> Self {
         #[derive(Deserialize)]
         struct Supported {

@@ -17,8 +17,8 @@ pub enum MountState {
     /// session ended with a failure, another session could not be opened, or the last request
     /// failed because of the server.
     Degraded,
-    /// No session is open. Either the first one could not be opened, or one of the failures of
-    /// `Degraded` occurred since the newest one was opened.
+    /// No session is open. Either the first session could not be opened, or a failure of `Degraded`
+    /// occurred since the newest session was opened.
     Dead,
 }
 

@@ -5,11 +5,11 @@
 //! or the server has the scope `shared`. After a session has ended, the next request opens another
 //! one. If a session cannot be opened, or fails within 30 s, a pause begins, which grows with each
 //! further failure. During the pause, requests that need a new session fail at once. Each open
-//! session has a [`Catalog`] of its server's lists, each of which is read when it is first
-//! requested. The lists that were read last outlive the session ([`Mount::known`]).
+//! session has a [`Catalog`] of its server's lists. A list is read when it is first requested. The
+//! lists that were read last outlive the session ([`Mount::known`]).
 //!
-//! [`Mounts::changes`] reports when the lists that a container sees may have changed. The other
-//! messages of servers outside requests go to [`Unsolicited`].
+//! [`Mounts::changes`] reports when the lists that a container sees may have changed. Other
+//! messages that belong to no request go to [`Unsolicited`].
 
 mod cache;
 mod catalog;
@@ -84,7 +84,7 @@ pub trait MountSession: Send + Sync {
         self.described().version
     }
 
-    /// Sends a request and awaits its answer. Messages of the server that belong to this request
+    /// Sends a request and awaits its outcome. Messages of the server that belong to this request
     /// go to `events`. Dropping the future cancels the request at the server. The caller bounds the
     /// wait, since only the caller knows whether the server waits for the client.
     fn request<'a>(
@@ -181,13 +181,13 @@ pub struct Described {
     pub instructions: Option<String>,
 }
 
-/// Why a server did not answer.
+/// Why a session could not be opened, or why a request has no outcome.
 #[derive(Clone, Debug, Error)]
 pub enum MountError {
     /// The server could not be started or reached.
     #[error("{0}")]
     CannotStart(String),
-    /// The server or its session ended while the request was under way.
+    /// The server, its session or the lease ended before the request was answered.
     #[error("the server ended{}", .exit.map(|code| format!(" with exit code {code}")).unwrap_or_default())]
     Died {
         /// The exit code of the server, if it is a process that exited.

@@ -119,8 +119,8 @@ impl Pages {
     }
 
     /// Adds a page. Returns whether to request another one: `false` after the last page, if the
-    /// list exceeds a bound, or if the cursor equals that of the page before. Fails if the result
-    /// is not a page of this kind.
+    /// list exceeds a bound, or if the server repeats the last cursor. Fails if the result is not a
+    /// page of this kind.
     pub fn add(&mut self, kind: Kind, result: &RawValue, server: &str) -> Result<bool, MountError> {
         let page: Page = serde_json::from_str(result.get()).map_err(|error| {
             MountError::Protocol(format!(

@@ -31,7 +31,7 @@ pub struct MountPorts {
 
 /// Makes the transport of each server.
 pub trait Transports: Send + Sync {
-    /// The transport of a server.
+    /// Creates the transport of a server.
     fn of(&self, server: &Arc<ServerSettings>) -> Arc<dyn Transport>;
 
     /// Waits until the processes and connections of ended sessions are gone.

@@ -72,9 +72,9 @@ impl Backoff {
 }
 
 impl SessionSet {
-    /// Returns the open session for clients like the caller, or opens one for `clients`. Opening
-    /// fails with the last failure during the pause after it, and with [`MountError::Busy`] if
-    /// [`MAX_SESSIONS`] sessions are in use.
+    /// Returns the open session for clients like the caller, or opens one for `clients`. During the
+    /// pause after a failure, opening fails with that failure. Opening fails with
+    /// [`MountError::Busy`] if [`MAX_SESSIONS`] sessions are in use.
     pub async fn session(
         self: &Arc<Self>,
         mount: &Arc<Mounted>,
@@ -83,7 +83,7 @@ impl SessionSet {
     ) -> Result<Arc<Pooled>, MountError> {
         let mut opened = self.find_or_open(mount, caller, clients)?;
         let outcome = opened.wait_for(Option::is_some).await;
-        // Fails only if the task that opens the session panicked.
+        // Fails only if the task that opens the session panicked, or its runtime shut down.
         let outcome = outcome.ok().and_then(|outcome| outcome.clone());
         let aborted = || MountError::CannotStart("opening the session was aborted".to_owned());
         outcome.unwrap_or_else(|| Err(aborted()))
@@ -133,17 +133,16 @@ impl SessionSet {
         clients: Clients,
         opened: watch::Sender<Opened>,
     ) {
-        // `send` would fail, and keep the old value, once all waiting callers were dropped.
-        let answer = |outcome| opened.send_replace(Some(outcome));
+        let publish = |outcome| opened.send_replace(Some(outcome));
         let Some(memory) = mount.memory(clients.container.as_ref()) else {
-            answer(Err(MountError::Denied(Denial::internal())));
+            publish(Err(MountError::Denied(Denial::internal())));
             return;
         };
         let (unsolicited, events) = Events::charged(memory);
         let session = match self.handshake(&mount, &clients, unsolicited.clone()).await {
             Ok(session) => session,
             Err(error) => {
-                answer(Err(error));
+                publish(Err(error));
                 return;
             }
         };
@@ -162,7 +161,7 @@ impl SessionSet {
             unsolicited,
             calls: Arc::clone(&calls),
         };
-        answer(Ok(Arc::new(pooled)));
+        publish(Ok(Arc::new(pooled)));
         let began = Instant::now();
         let origin = Origin {
             mount: Arc::clone(&mount),
@@ -179,9 +178,9 @@ impl SessionSet {
         self.ended(&mount, ending, began, counted.why_ended());
     }
 
-    /// Opens a session. A failure is recorded and starts the backoff. If the lease ends, or a
-    /// reload changes or removes the server meanwhile, fails with [`MountError::Died`] and records
-    /// nothing.
+    /// Opens a session. A failure is recorded and starts the backoff. If the lease ends, a reload
+    /// changes or removes the server, or the proxy stops meanwhile, fails with [`MountError::Died`]
+    /// and records nothing.
     async fn handshake(
         &self,
         mount: &Mounted,

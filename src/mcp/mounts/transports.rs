@@ -21,8 +21,8 @@ pub struct ServerTransports {
     pub machine: Arc<Machine>,
     /// Parts that servers over HTTP share.
     pub http: HttpParts,
-    /// The metrics in which each server gets a time series of changed definitions, with 0 before the
-    /// first change.
+    /// The metrics in which each server gets a time series of changed definitions, with 0 before
+    /// the first change.
     pub metrics: McpMetrics,
 }
 
@@ -75,8 +75,8 @@ impl Transports for ServerTransports {
     }
 }
 
-/// Settings for [`StdioTransport`] with the command of an e2b server. The other values are empty:
-/// [`E2b`] refuses to start any process, so they have no effect.
+/// Settings for [`StdioTransport`] with the command of an e2b server. With the other values, the
+/// transport logs no warning and opens no listener before [`E2b`] refuses to start the process.
 fn of_e2b(settings: &E2bSettings) -> StdioSettings {
     StdioSettings {
         command: settings.command.clone(),

@@ -84,6 +84,20 @@ fn a_session_belongs_to_its_container() {
 }
 
 #[test]
+fn a_client_that_prefers_events_gets_a_long_response_as_a_stream() {
+    let gateway = Gateway::start();
+    let session = gateway.session();
+    let accept = "accept: text/event-stream, application/json\r\n";
+    let fields = format!("content-type: application/json\r\n{accept}{session}");
+    // Longer than the events that the gateway keeps for a client that does not read them.
+    let text = "x".repeat(300 * 1024);
+    let body = call(1, "echo", json!({ "a": text })).to_string();
+    let reply = gateway.send("POST /mcp", &fields, &body);
+    assert_eq!(reply.only("content-type"), Some("text/event-stream"));
+    assert!(reply.text().contains(&text));
+}
+
+#[test]
 fn events_of_a_call_precede_its_answer_and_have_ids() {
     let gateway = Gateway::start();
     let session = gateway.session();

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::super::settings::{MAX_EXPOSED_NAME, ServerSettings};
 use crate::raw_json::sha256_hex;
 
-/// Number of hexadecimal digits of the full name's hash at the end of a cut name.
+/// Hexadecimal digits at the end of a cut name. They belong to the hash of the whole name.
 const HASH_DIGITS: usize = 8;
 /// The length at which a list of problems is full. Further ones are only counted, since a server
 /// can cause thousands.
 const MAX_PROBLEMS: usize = 100;
 
-/// Problems of one kind, at most [`MAX_PROBLEMS`].
+/// Problems of one kind: the texts of the first [`MAX_PROBLEMS`], and the number of the others.
 #[derive(Default)]
 pub(super) struct Problems {
     reported: Vec<String>,
@@ -55,9 +55,9 @@ pub(super) fn exposed_name(
     } = server;
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
         problems.report(|| {
-            let name = name.escape_default().to_string();
+            let name = name.escape_default();
             format!(
-                "{server}: {name:?} is left out: its name is empty, or has characters other than visible ASCII"
+                "{server}: \"{name}\" is left out: a name must be one or more visible ASCII characters"
             )
         });
         return None;
@@ -73,14 +73,14 @@ pub(super) fn exposed_name(
     let exposed = format!("{kept}_{hash}");
     problems.report(|| {
         format!(
-            "{server}: {name:?} is exposed as {exposed}, since the whole name has more than {MAX_EXPOSED_NAME} characters"
+            "{server}: {name:?} is exposed as {exposed}, since the name with its prefix has more than {MAX_EXPOSED_NAME} characters"
         )
     });
     Some(exposed.into())
 }
 
-/// Reports two entries with the same exposed name, each by its server and the server's name for it.
-/// The second entry is left out.
+/// Reports that two entries have the same exposed name. `kept` and `left_out` are each a server and
+/// the server's own name for the entry.
 pub(super) fn report_collision(
     problems: &mut Problems,
     exposed: &str,
@@ -89,7 +89,7 @@ pub(super) fn report_collision(
 ) {
     problems.report(|| {
         format!(
-            "{exposed:?} would name {:?} of {} and {:?} of {}: the latter is left out; a tool can be renamed under overrides in mcp.yaml",
+            "{exposed:?} is the exposed name of {:?} of {} and of {:?} of {}: the second is left out; a tool can be renamed under overrides in mcp.yaml",
             kept.1, kept.0, left_out.1, left_out.0
         )
     });

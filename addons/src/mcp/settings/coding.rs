@@ -11,7 +11,7 @@ use crate::contract::settings::{Fields, Setting};
 use crate::contract::{AuthorityError, Endpoint, Host, Scheme};
 
 /// Default time limit of a call: longer than the 300 s that a command has by default, so that the
-/// sidecar's answer to a slow command still arrives.
+/// sidecar's response to a slow command still arrives.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(310);
 /// Default of `waitForReadyMs`.
 const WAIT_FOR_READY: u64 = 10_000;
@@ -24,7 +24,7 @@ const MAX_SOCKET_PATH: usize = 107;
 const KEYS: [&str; 2] = ["coding_sidecar", "codingSidecar"];
 
 /// Whether a server is a coding sidecar.
-pub(super) fn is_one(fields: &Fields<'_>) -> bool {
+pub(super) fn is_sidecar(fields: &Fields<'_>) -> bool {
     KEYS.iter().any(|key| fields.has(key))
 }
 

@@ -40,6 +40,7 @@ impl McpSettings {
         let Some(fields) = files.mcp.root().and_then(|root| root.fields()) else {
             return Self::default();
         };
+        // Claims and checks the keys of polis, whose values the engine reads.
         PolisSettings::read(files);
         match fields.find("version") {
             // `PolisSettings::read` has checked the version of a polis file.

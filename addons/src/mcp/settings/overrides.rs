@@ -60,7 +60,7 @@ pub(super) fn read(fields: &Fields<'_>, servers: &Servers) -> OverrideRules {
     overrides
 }
 
-/// Reports an error if two tools are renamed to the same name for containers that may be the same.
+/// Reports an error if another tool has the same rename for a container that may match both rules.
 fn check_rename(at: &Setting<'_>, tool: &str, rule: &OverrideRule, renames: &mut Vec<Rename>) {
     let Some(exposed) = &rule.rename else {
         return;
@@ -92,8 +92,8 @@ fn overlap(one: &str, other: &str) -> bool {
         // A pattern without `*` matches only itself.
         return matches(one, other) || matches(other, one);
     };
-    // Only what is before the first `*` and after the last one can conflict: the texts between them
-    // may follow each other in any order.
+    // Only the parts before the first `*` and after the last `*` can conflict: a common text may
+    // contain the middle parts of one pattern after those of the other.
     let end = one.rsplit('*').next().unwrap_or_default();
     let other_end = other.rsplit('*').next().unwrap_or_default();
     (start.starts_with(other_start) || other_start.starts_with(start))

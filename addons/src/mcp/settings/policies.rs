@@ -50,7 +50,7 @@ pub(super) fn read(fields: &Fields<'_>) -> PoliciesSettings {
     });
     PoliciesSettings {
         bundles,
-        timeout: evaluator(&fields.section("evaluator")),
+        timeout: evaluator_timeout(&fields.section("evaluator")),
         on_unavailable,
     }
 }
@@ -91,7 +91,7 @@ fn entrypoint_path(text: &str) -> Result<Arc<str>, &'static str> {
     Err("must be the path of a package or rule, such as mcp/authz")
 }
 
-fn evaluator(fields: &Fields<'_>) -> Duration {
+fn evaluator_timeout(fields: &Fields<'_>) -> Duration {
     let is_command = fields.or("kind", false, |at| {
         at.one_of(&[("rego", false), ("command", true)])
     });

@@ -122,18 +122,17 @@ fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<Serv
     }
     let disabled = fields.or("disabled", false, |at| at.boolean());
     let enabled = fields.or("enabled", true, |at| at.boolean());
-    let usual_timeout = match coding::is_one(fields) {
+    let default_timeout = match coding::is_sidecar(fields) {
         true => coding::TIMEOUT,
         false => TIMEOUT,
     };
-    let mut timeout = fields.or("timeout", usual_timeout, call_timeout);
+    let mut timeout = fields.or("timeout", default_timeout, call_timeout);
     if let Some(of_runtime) = fields.section("runtime").find("timeout") {
         timeout = call_timeout(of_runtime).unwrap_or(timeout);
     }
-    let prefix = fields.find("prefix").map(|at| at.one_of(&[("", "")]));
-    let prefix = match prefix {
-        Some(Some(none)) => Arc::from(none),
-        _ => format!("{name}_").into(),
+    let prefix = match fields.find("prefix").and_then(|at| at.one_of(&[("", "")])) {
+        Some(empty) => Arc::from(empty),
+        None => format!("{name}_").into(),
     };
     let containers = match fields.find("containers") {
         Some(_) => containers(fields),

@@ -100,7 +100,7 @@ pub enum Confine {
 /// A server over HTTP.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpSettings {
-    /// The URL as written in the file.
+    /// The URL, with its variables expanded.
     pub url: HiddenValue,
     /// Scheme, host and port of the URL.
     pub endpoint: Endpoint,
@@ -223,7 +223,7 @@ pub struct PoliciesSettings {
     /// The bundles; all are evaluated, and the strictest decision counts.
     pub bundles: Vec<Bundle>,
     /// Time limit for all bundles together to judge one message, or one question in a server's
-    /// answer.
+    /// response.
     pub timeout: Duration,
     /// The reaction if a bundle could not be loaded.
     pub on_unavailable: OnUnavailable,
@@ -256,13 +256,14 @@ pub struct Bundle {
     pub place: Place,
 }
 
-/// The reaction if a policy could not be loaded.
+/// The reaction if a bundle could not be loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnUnavailable {
-    /// Denies the messages that the policy would judge.
+    /// Denies the messages that the bundle would judge.
     #[default]
     Deny,
-    /// Leaves the decision on these messages to the other policies. Without another one, they pass.
+    /// Leaves the decision on these messages to the other bundles. A message that no loaded bundle
+    /// judges passes.
     Allow,
 }
 

@@ -107,9 +107,9 @@ fn a_name_of_several_tools_belongs_to_the_renamed_tool_or_else_the_first() {
     assert_eq!(told.len(), 3, "{told:?}");
     each_row(
         [
-            r#""kb_x" would name "kb_x" of a and "x" of kb"#,
-            r#""kb_y" would name "old" of kb and "kb_y" of a"#,
-            r#""kb_y" would name "old" of kb and "old" of kb"#,
+            r#""kb_x" is the exposed name of "kb_x" of a and of "x" of kb"#,
+            r#""kb_y" is the exposed name of "old" of kb and of "kb_y" of a"#,
+            r#""kb_y" is the exposed name of "old" of kb and of "old" of kb"#,
         ],
         |beginning| {
             assert!(
@@ -128,7 +128,7 @@ fn a_collision_is_reported_even_if_a_server_has_a_thousand_bad_names() {
     let exposed = view(&overriding("kb", "old", renamed("kb_x")), &listings);
     let told = &exposed.problems()[0];
     assert!(
-        told.starts_with(r#""kb_x" would name "old" of kb and "x" of kb"#),
+        told.starts_with(r#""kb_x" is the exposed name of "old" of kb and of "x" of kb"#),
         "{told}"
     );
 }

@@ -383,3 +383,19 @@ async fn changes_of_a_modern_server_reach_legacy_clients_through_a_subscription(
     assert_eq!(params.unwrap().get(), r#"{"uri":"a://1"}"#);
     drop(attachment);
 }
+
+#[tokio::test]
+async fn a_subscription_to_a_resource_of_a_modern_server_is_judged_although_it_is_not_sent() {
+    let server = Server::new(MODERN);
+    *server.resources.lock() = json!([{"uri": "a://1", "name": "a"}]);
+    let fixture = Fixture::sole(&server);
+    let client = fixture.client(LEGACY);
+    let subscribe = || fixture.ask(&client, "resources/subscribe", json!({"uri": "a://1"}));
+    *fixture.judge.denied_once.lock() = Some("resources/subscribe");
+    assert!(subscribe().await.is_err());
+    assert_eq!(subscribe().await.unwrap().get(), "{}");
+    let subject = [Some("only".to_owned()), Some("a://1".to_owned())];
+    let subjects = fixture.judge.subjects.lock();
+    let judged = subjects.iter().filter(|judged| **judged == subject);
+    assert_eq!(judged.count(), 2);
+}

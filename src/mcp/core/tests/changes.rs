@@ -83,7 +83,8 @@ async fn a_raised_level_hides_tools_and_announces_the_changed_list_once() {
         ..Filter::default()
     };
     let (_two, mut of_modern) = fixture.attach(&modern, Interest::Filter(filter));
-    let (_three, mut of_deaf) = fixture.attach(&modern, Interest::Filter(Filter::default()));
+    let (_three, mut of_unsubscribed) =
+        fixture.attach(&modern, Interest::Filter(Filter::default()));
     assert_eq!(
         fixture.names(&legacy, "tools/list").await,
         ["read", "inner"]
@@ -103,7 +104,7 @@ async fn a_raised_level_hides_tools_and_announces_the_changed_list_once() {
         ["notifications/tools/list_changed"]
     );
     assert!(
-        received(&mut of_deaf).await.is_empty(),
+        received(&mut of_unsubscribed).await.is_empty(),
         "the filter of the client is empty"
     );
     assert_eq!(fixture.names(&legacy, "tools/list").await, ["inner"]);

@@ -55,9 +55,8 @@ pub struct Judge {
     pub ended: Mutex<Vec<(String, bool, u16)>>,
     /// The server and the name of each ended flow.
     pub subjects: Mutex<Vec<[Option<String>; 2]>>,
-    /// For each judged message, the method and the length of [`Frame::tools`], the server's tools that
-    /// the core attaches; `None` if it attached none. The method of an answer is written as `answer
-    /// to METHOD`.
+    /// For each judged message, the method and the length of [`Frame::tools`]; `None` if the core
+    /// attached no tools. The method of a response is written as `answer to METHOD`.
     pub tools: Mutex<Vec<(String, Option<usize>)>>,
 }
 

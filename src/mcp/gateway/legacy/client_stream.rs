@@ -57,12 +57,21 @@ impl ClientStream {
     /// when the client cancels the call, when the session or the process ends, or when the client
     /// stays disconnected for [`RESUME_WITHIN`](super::event_stream::RESUME_WITHIN).
     pub async fn call(self, id: Id, mut call: Call, first: Option<Event>, guard: CallGuard) {
+        self.write(&guard, self.relay(&id, &mut call, first)).await;
+    }
+
+    /// As [`ClientStream::call`], for a call that has only its response.
+    pub async fn response(self, id: Id, outcome: Outcome, guard: CallGuard) {
+        self.write(&guard, self.respond(&id, &outcome)).await;
+    }
+
+    async fn write(&self, guard: &CallGuard, writing: impl Future<Output = ()>) {
         tokio::select! {
             biased;
             () = guard.cancelled.cancelled() => {}
             () = self.killed.cancelled() => {}
             () = self.stream.abandoned() => {}
-            () = self.relay(&id, &mut call, first) => {}
+            () = writing => {}
         }
         self.stream.finish();
     }

@@ -37,8 +37,8 @@ pub type KeptBytes = Arc<AtomicUsize>;
 pub struct EventStream {
     /// Number of the stream within the session.
     pub number: u64,
-    /// Whether events have ids.
-    named: bool,
+    /// Whether events have ids, for resuming.
+    has_ids: bool,
     kept: KeptBytes,
     state: Mutex<State>,
     /// Notified when a reader attaches, detaches or takes an event.
@@ -54,7 +54,7 @@ struct State {
     /// The number of the next event to be read.
     cursor: u64,
     /// Number of the newest reader. Readers with lower numbers were replaced.
-    readers: u64,
+    newest_reader: u64,
     has_reader: bool,
     /// When the newest reader was dropped; before the first reader, when the stream was created.
     left: Instant,
@@ -63,19 +63,18 @@ struct State {
 }
 
 impl EventStream {
-    /// Creates an empty stream. With `named`, each event has an id for resuming; with `primed`, the
-    /// first event has no data.
-    pub fn new(number: u64, named: bool, primed: bool, kept: KeptBytes) -> Arc<Self> {
+    /// Creates a stream. With `primed`, its first event is [`sse::priming`].
+    pub fn new(number: u64, has_ids: bool, primed: bool, kept: KeptBytes) -> Arc<Self> {
         let stream = Self {
             number,
-            named,
+            has_ids,
             kept,
             state: Mutex::new(State {
                 events: VecDeque::new(),
                 bytes: 0,
                 next: 0,
                 cursor: 0,
-                readers: 0,
+                newest_reader: 0,
                 has_reader: false,
                 left: Instant::now(),
                 finished: false,
@@ -156,18 +155,18 @@ impl EventStream {
     /// ends when `stopping` is cancelled.
     pub fn read(self: &Arc<Self>, after: Option<u64>, stopping: CancellationToken) -> Reader {
         let mut state = self.state.lock();
-        state.readers += 1;
+        state.newest_reader += 1;
         state.has_reader = true;
         if let Some(after) = after {
             state.cursor = after.saturating_add(1).min(state.next);
         }
-        let reader = state.readers;
+        let number = state.newest_reader;
         wake(&mut state);
         drop(state);
         self.changed.notify_waiters();
         Reader {
             stream: Arc::clone(self),
-            reader,
+            number,
             keep_alive: Box::pin(sleep(KEEP_ALIVE_INTERVAL)),
             stopping: Box::pin(stopping.cancelled_owned()),
         }
@@ -189,7 +188,7 @@ impl EventStream {
     fn write(&self, event: impl FnOnce(Option<&str>) -> Bytes) {
         let mut state = self.state.lock();
         let number = state.next;
-        let id = self.named.then(|| format!("{}-{number}", self.number));
+        let id = self.has_ids.then(|| format!("{}-{number}", self.number));
         let event = event(id.as_deref());
         state.next += 1;
         state.bytes += event.len();
@@ -237,7 +236,7 @@ fn wake(state: &mut State) {
 /// Reads a stream on one connection.
 pub struct Reader {
     stream: Arc<EventStream>,
-    reader: u64,
+    number: u64,
     keep_alive: Pin<Box<Sleep>>,
     stopping: Pin<Box<WaitForCancellationFutureOwned>>,
 }
@@ -251,7 +250,7 @@ enum Next {
 impl Reader {
     fn take(&self, context: &Context<'_>) -> Next {
         let mut state = self.stream.state.lock();
-        if state.readers != self.reader {
+        if state.newest_reader != self.number {
             return Next::End;
         }
         let cursor = state.cursor;
@@ -301,7 +300,7 @@ impl Stream for Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         let mut state = self.stream.state.lock();
-        if state.readers != self.reader {
+        if state.newest_reader != self.number {
             return;
         }
         state.has_reader = false;

@@ -30,7 +30,7 @@ struct InitializeParams<'a> {
 pub fn read(
     visit: &Visit<'_>,
     params: Option<&RawValue>,
-    session: &Arc<str>,
+    session_id: &Arc<str>,
 ) -> Result<Arc<Caller>, RpcError> {
     let invalid = |why: String| protocol_error(INVALID_PARAMS, format!("initialize: {why}"));
     let text = params.map_or("", RawValue::get);
@@ -47,7 +47,7 @@ pub fn read(
         version: negotiate(&params.protocol_version),
         capabilities: capabilities::read(params.capabilities)?,
         info,
-        session: Some(Arc::clone(session)),
+        session: Some(Arc::clone(session_id)),
         log_level: None,
     }))
 }

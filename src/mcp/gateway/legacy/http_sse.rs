@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::super::super::error::method_not_found;
 use super::super::super::message::{Id, Message, Outcome};
-use super::super::answer::Answered;
+use super::super::answer::HttpResponse;
 use super::super::lease::LeaseState;
 use super::super::limits::{Counted, MAX_SESSIONS};
 use super::super::media::{EVENT_STREAM, check_accept};
@@ -18,14 +18,14 @@ use super::super::visit::Visit;
 use super::super::{random, sse};
 use super::client_stream::ClientStream;
 use super::handshake;
-use super::post::{answered, begin_call, notify, ping};
+use super::post::{begin_call, notify, ping, take_answer};
 use super::session::{LegacySession, Transport};
 use super::streams::{attach, count_stream, events};
 
 /// Path and query for messages, without the session's id.
 const MESSAGE_PATH: &str = "/message?sessionId=";
 
-/// Closes the session when the answer to `GET /sse` is dropped.
+/// Closes the session when the response to `GET /sse` is dropped.
 struct SessionGuard {
     lease: Arc<LeaseState>,
     id: Arc<str>,
@@ -38,7 +38,7 @@ impl Drop for SessionGuard {
     }
 }
 
-pub fn open(visit: &Visit<'_>) -> Result<Answered, Denial> {
+pub fn open(visit: &Visit<'_>) -> Result<HttpResponse, Denial> {
     check_accept(visit.headers(), &[EVENT_STREAM])?;
     let counted = count_stream(visit)?;
     let (id, metrics) = (random::token()?, &visit.gateway.metrics);
@@ -57,7 +57,7 @@ pub fn open(visit: &Visit<'_>) -> Result<Answered, Denial> {
 
 /// Answers `POST /message` with status 202. The response to a request is an event of the session's
 /// stream.
-pub async fn message(visit: &Visit<'_>, message: Message) -> Result<Answered, Denial> {
+pub async fn message(visit: &Visit<'_>, message: Message) -> Result<HttpResponse, Denial> {
     let session = session_of(visit)?;
     let caller = session.caller().cloned();
     match (message, caller) {
@@ -84,7 +84,7 @@ pub async fn message(visit: &Visit<'_>, message: Message) -> Result<Answered, De
             notify(visit, &session, caller, method, params).await;
         }
         (Message::Response { id, outcome }, Some(_)) => {
-            return answered(visit, &session, id.as_ref(), outcome);
+            return take_answer(visit, &session, id.as_ref(), outcome);
         }
         // A modern client probes with `server/discover`, and falls back to `initialize` after this
         // error.
@@ -97,7 +97,7 @@ pub async fn message(visit: &Visit<'_>, message: Message) -> Result<Answered, De
             return Err(bad_request(None, sentence));
         }
     }
-    Ok(Answered::empty(StatusCode::ACCEPTED))
+    Ok(HttpResponse::empty(StatusCode::ACCEPTED))
 }
 
 async fn initialize(

@@ -1,4 +1,4 @@
-//! Answers POST to `/mcp` for MCP revisions that begin with `initialize` (up to 2025-11-25).
+//! POST to `/mcp` in a legacy revision.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::super::super::error::raw;
 use super::super::super::fields::{PROTOCOL_VERSION, SESSION_ID};
 use super::super::super::message::{Id, Message, Outcome};
 use super::super::super::version::{Era, Version};
-use super::super::answer::{Answered, STREAM_AFTER, response_bytes};
+use super::super::answer::{HttpResponse, STREAM_AFTER, response_bytes};
 use super::super::call::{Call, Step};
 use super::super::header::only;
 use super::super::limits::{MAX_CALLS, MAX_SESSIONS};
@@ -27,7 +27,7 @@ use super::client_stream::ClientStream;
 use super::handshake;
 use super::session::{CallGuard, LegacySession, NotBegun, Transport};
 
-pub async fn post(visit: &Visit<'_>, message: Message) -> Result<Answered, Denial> {
+pub async fn post(visit: &Visit<'_>, message: Message) -> Result<HttpResponse, Denial> {
     if let Message::Request { id, method, params } = &message
         && &**method == "initialize"
     {
@@ -46,9 +46,9 @@ pub async fn post(visit: &Visit<'_>, message: Message) -> Result<Answered, Denia
         }
         Message::Notification { method, params } => {
             notify(visit, &session, caller, method, params).await;
-            Ok(Answered::empty(StatusCode::ACCEPTED))
+            Ok(HttpResponse::empty(StatusCode::ACCEPTED))
         }
-        Message::Response { id, outcome } => answered(visit, &session, id.as_ref(), outcome),
+        Message::Response { id, outcome } => take_answer(visit, &session, id.as_ref(), outcome),
     }
 }
 
@@ -80,7 +80,7 @@ async fn initialize(
     visit: &Visit<'_>,
     id: &Id,
     params: Option<&RawValue>,
-) -> Result<Answered, Denial> {
+) -> Result<HttpResponse, Denial> {
     if only(visit.headers(), &SESSION_ID)?.is_some() {
         let sentence = "initialize begins a new session: send it without Mcp-Session-Id";
         return Err(bad_request(Some(id), sentence));
@@ -92,8 +92,8 @@ async fn initialize(
         Ok(live) => live,
         Err(error) => return Ok(json_response(visit, id, &Err(error))),
     };
-    let name: Arc<str> = random::token()?.into();
-    let caller = match handshake::read(visit, params, &name) {
+    let session_id: Arc<str> = random::token()?.into();
+    let caller = match handshake::read(visit, params, &session_id) {
         Ok(caller) => caller,
         Err(error) => {
             live.complete();
@@ -102,18 +102,19 @@ async fn initialize(
     };
     let outcome = handshake::answer(visit, &caller).await;
     let (metrics, transport) = (&visit.gateway.metrics, Transport::StreamableHttp);
-    let Some(session) = visit.lease.open_session(&name, transport, metrics) else {
+    let Some(session) = visit.lease.open_session(&session_id, transport, metrics) else {
         let denial = over_limit("MCP sessions of a container", MAX_SESSIONS);
         live.denied(&denial);
         return Err(denial);
     };
     session.initialize(caller);
     live.complete();
-    let mut answered = json_response(visit, id, &outcome);
-    if let (Answered::Whole(response), Ok(name)) = (&mut answered, HeaderValue::from_str(&name)) {
-        response.headers_mut().insert(SESSION_ID, name);
+    let mut response = json_response(visit, id, &outcome);
+    let session_id = HeaderValue::from_str(&session_id);
+    if let (HttpResponse::Whole(response), Ok(session_id)) = (&mut response, session_id) {
+        response.headers_mut().insert(SESSION_ID, session_id);
     }
-    Ok(answered)
+    Ok(response)
 }
 
 pub async fn ping(visit: &Visit<'_>, params: Option<Box<RawValue>>) -> Outcome {
@@ -146,11 +147,11 @@ async fn run(
     id: Id,
     mut call: Call,
     guard: CallGuard,
-) -> Answered {
+) -> HttpResponse {
     let first = tokio::select! {
         biased;
         // A cancelled request gets no response.
-        () = guard.cancelled.cancelled() => return Answered::Events(Box::pin(stream::empty())),
+        () = guard.cancelled.cancelled() => return HttpResponse::Events(Box::pin(stream::empty())),
         step = timeout(STREAM_AFTER, call.next()) => step,
     };
     let prefers_events = prefers_events(visit.headers());
@@ -160,8 +161,8 @@ async fn run(
         Ok(Step::Event(event)) => (Some(event), None),
         Err(_elapsed) => (None, None),
     };
-    // A primed stream begins with an event that has an id and no data. Clients of revisions before
-    // 2025-11-25 would parse that event as a message.
+    // A primed stream begins with an event that has an id and empty data. Clients of revisions
+    // before 2025-11-25 would parse that event as a message.
     let primed = session
         .caller()
         .is_some_and(|caller| caller.version >= Version::V2025_11_25);
@@ -169,16 +170,12 @@ async fn run(
     let client = ClientStream::new(visit, session, Arc::clone(&stream));
     let service = &visit.session().service;
     let reader = stream.read(None, service.killed.clone());
+    // In a task, since a long response is written only while the client reads the stream.
     match done {
-        Some(outcome) => {
-            client.respond(&id, &outcome).await;
-            stream.finish();
-        }
-        None => {
-            service.tasks.spawn(client.call(id, call, event, guard));
-        }
-    }
-    Answered::Events(Box::pin(reader))
+        Some(outcome) => service.tasks.spawn(client.response(id, outcome, guard)),
+        None => service.tasks.spawn(client.call(id, call, event, guard)),
+    };
+    HttpResponse::Events(Box::pin(reader))
 }
 
 #[derive(Deserialize)]
@@ -187,8 +184,8 @@ struct Cancelled<'a> {
     request_id: &'a RawValue,
 }
 
-/// Handles a notification. `notifications/cancelled` is not forwarded, since servers do not see the
-/// client's request ids: it cancels the call in this session.
+/// Handles a notification. `notifications/cancelled` cancels the call in this session and is not
+/// forwarded, since servers do not see the client's request ids.
 pub async fn notify(
     visit: &Visit<'_>,
     session: &LegacySession,
@@ -209,23 +206,23 @@ pub async fn notify(
     }
 }
 
-/// Handles a response of the client. If no request waits for the response, drops it and records it
-/// as malformed; the status is 202 nevertheless, since the server may have stopped waiting while
-/// the client answered.
-pub fn answered(
+/// Passes on a response of the client. If no request waits for the response, drops the response and
+/// records it as malformed; the status is 202 nevertheless, since the server may have stopped
+/// waiting while the client answered.
+pub fn take_answer(
     visit: &Visit<'_>,
     session: &LegacySession,
     id: Option<&Id>,
     outcome: Outcome,
-) -> Result<Answered, Denial> {
+) -> Result<HttpResponse, Denial> {
     if !id.is_some_and(|id| session.answered(id, outcome)) {
         let sentence =
             "Malformed request: the response's id matches no request that waits for an answer";
         visit.note("response", sentence);
     }
-    Ok(Answered::empty(StatusCode::ACCEPTED))
+    Ok(HttpResponse::empty(StatusCode::ACCEPTED))
 }
 
-fn json_response(visit: &Visit<'_>, id: &Id, outcome: &Outcome) -> Answered {
-    Answered::json(StatusCode::OK, response_bytes(&visit.memory, id, outcome))
+fn json_response(visit: &Visit<'_>, id: &Id, outcome: &Outcome) -> HttpResponse {
+    HttpResponse::json(StatusCode::OK, response_bytes(&visit.memory, id, outcome))
 }

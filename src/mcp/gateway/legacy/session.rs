@@ -29,8 +29,7 @@ pub struct LegacySession {
     used: Mutex<Instant>,
     /// Requests of the client that are under way, by their ids.
     calls: Mutex<HashMap<Id, CancellationToken>>,
-    /// Requests to the client that it has not answered, by the numbers that the gateway sent as
-    /// their ids.
+    /// Requests to the client that wait for an answer, by their ids, which are numbers.
     questions: Mutex<HashMap<u64, oneshot::Sender<Outcome>>>,
     next_question: AtomicU64,
     streams: Mutex<Streams>,
@@ -48,7 +47,7 @@ struct Streams {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Each request has a separate answer (2025-03-26 and later).
+    /// Each request has its own HTTP response (2025-03-26 and later).
     StreamableHttp,
     /// All messages to the client use one stream (2024-11-05).
     HttpSse,
@@ -160,18 +159,18 @@ impl LegacySession {
     }
 
     /// The stream for messages outside requests; `true` if it is new.
-    pub fn standalone(&self, named: bool, primed: bool) -> (Arc<EventStream>, bool) {
+    pub fn standalone(&self, has_ids: bool, primed: bool) -> (Arc<EventStream>, bool) {
         let mut streams = self.streams.lock();
         if let Some(open) = streams.standalone.as_ref().filter(|one| !one.is_finished()) {
             return (Arc::clone(open), false);
         }
-        let stream = self.stream(&mut streams, named, primed);
+        let stream = self.stream(&mut streams, has_ids, primed);
         streams.standalone = Some(Arc::clone(&stream));
         (stream, true)
     }
 
     /// Opens a stream for a request. If [`MAX_KEPT_STREAMS`] finished streams are kept, first drops
-    /// the oldest ones that no client reads.
+    /// the oldest of these that no client reads.
     pub fn stream_of_call(&self, primed: bool) -> Arc<EventStream> {
         let mut streams = self.streams.lock();
         streams.of_calls.retain(|stream| !stream.is_over());
@@ -196,10 +195,10 @@ impl LegacySession {
         all.find(|stream| stream.number == number).cloned()
     }
 
-    fn stream(&self, streams: &mut Streams, named: bool, primed: bool) -> Arc<EventStream> {
+    fn stream(&self, streams: &mut Streams, has_ids: bool, primed: bool) -> Arc<EventStream> {
         let number = streams.next;
         streams.next += 1;
-        EventStream::new(number, named, primed, Arc::clone(&self.kept))
+        EventStream::new(number, has_ids, primed, Arc::clone(&self.kept))
     }
 }
 

@@ -9,9 +9,9 @@ use http::StatusCode;
 
 use super::super::super::caller::Caller;
 use super::super::super::core::Interest;
-use super::super::super::fields::{LAST_EVENT_ID, SESSION_ID};
+use super::super::super::fields::LAST_EVENT_ID;
 use super::super::super::version::Version;
-use super::super::answer::Answered;
+use super::super::answer::HttpResponse;
 use super::super::header::only;
 use super::super::limits::{Counted, MAX_STREAMS};
 use super::super::media::{EVENT_STREAM, check_accept};
@@ -22,7 +22,7 @@ use super::event_stream::{EventStream, Reader};
 use super::post::session_of;
 use super::session::LegacySession;
 
-pub fn get(visit: &Visit<'_>) -> Result<Answered, Denial> {
+pub fn get(visit: &Visit<'_>) -> Result<HttpResponse, Denial> {
     check_accept(visit.headers(), &[EVENT_STREAM])?;
     let (session, caller) = session_of(visit)?;
     let counted = count_stream(visit)?;
@@ -48,12 +48,10 @@ pub fn get(visit: &Visit<'_>) -> Result<Answered, Denial> {
     Ok(events(stream.read(after, stopping), counted))
 }
 
-pub fn delete(visit: &Visit<'_>) -> Result<Answered, Denial> {
-    session_of(visit)?;
-    if let Some(id) = only(visit.headers(), &SESSION_ID)? {
-        visit.lease.close_session(id);
-    }
-    Ok(Answered::empty(StatusCode::NO_CONTENT))
+pub fn delete(visit: &Visit<'_>) -> Result<HttpResponse, Denial> {
+    let (session, _) = session_of(visit)?;
+    visit.lease.close_session(&session.id);
+    Ok(HttpResponse::empty(StatusCode::NO_CONTENT))
 }
 
 /// Counts a stream against [`MAX_STREAMS`].
@@ -80,9 +78,9 @@ pub fn attach(
     tokio::spawn(client.unsolicited(events, attachment));
 }
 
-/// An answer with the events of a stream. The guard is dropped with the answer.
-pub fn events(reader: Reader, guard: impl Send + 'static) -> Answered {
-    Answered::Events(Box::pin(reader.map(move |event| {
+/// A response with the events of a stream. The guard is dropped with the response.
+pub fn events(reader: Reader, guard: impl Send + 'static) -> HttpResponse {
+    HttpResponse::Events(Box::pin(reader.map(move |event| {
         let _ = &guard;
         event
     })))

@@ -12,7 +12,7 @@ use super::super::super::message::Outcome;
 use super::super::super::version::Version;
 use super::super::visit::Visit;
 
-/// How long the answer may be cached, in milliseconds: not at all, since only subscribers are
+/// How long clients may cache the response, in milliseconds: not at all, since only subscribers are
 /// notified of added and removed servers.
 const TTL_MS: u32 = 0;
 

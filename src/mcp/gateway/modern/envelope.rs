@@ -1,7 +1,7 @@
 //! Reads `_meta` of a request: its revision, and the capabilities of its client.
 
 use addons::contract::RpcError;
-use http::{HeaderMap, StatusCode};
+use http::HeaderMap;
 use serde_json::json;
 
 use super::super::super::caller::LogLevel;
@@ -14,9 +14,6 @@ use super::headers;
 use super::params::{ModernParams, VERSION};
 
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
-
-/// The HTTP status of a refused request.
-pub const STATUS: StatusCode = StatusCode::BAD_REQUEST;
 
 /// Reads the description of the client. Compares the headers with the body first: a mismatch is
 /// reported rather than an unsupported revision or invalid capabilities.

@@ -17,14 +17,14 @@ use super::super::super::core::{Filter, Interest, MAX_SUBSCRIPTIONS};
 use super::super::super::error::{INVALID_PARAMS, protocol_error};
 use super::super::super::event::Event;
 use super::super::super::message::Id;
-use super::super::answer::Answered;
+use super::super::answer::HttpResponse;
 use super::super::legacy::count_stream;
 use super::super::limits::MAX_URI;
 use super::super::memory::Memory;
 use super::super::sse;
 use super::super::visit::Visit;
 use super::params::{ModernParams, object};
-use super::request::{Request, whole};
+use super::request::{Request, json_response};
 
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
@@ -43,7 +43,7 @@ pub async fn open(
     visit: &Visit<'_>,
     request: Request<'_>,
     caller: Arc<Caller>,
-) -> Result<Answered, Denial> {
+) -> Result<HttpResponse, Denial> {
     let read = ModernParams::read(request.params.as_deref());
     let Some(requested) = object::<RequestedFilter>(read.notifications).filter(is_bounded) else {
         let message = format!(
@@ -55,7 +55,7 @@ pub async fn open(
     let counted = count_stream(visit)?;
     let mut live = match visit.judge(&request.method, request.params.clone()).await {
         Ok(live) => live,
-        Err(error) => return Ok(whole(visit, &request.id, &Err(error))),
+        Err(error) => return Ok(json_response(visit, &request.id, &Err(error))),
     };
     // Marked as complete now, since the stream normally ends when the client closes it.
     live.complete();
@@ -78,7 +78,7 @@ pub async fn open(
         let (piece, is_last) = listening.piece().await;
         Some((piece, (!is_last).then_some(listening)))
     });
-    Ok(Answered::Events(Box::pin(pieces)))
+    Ok(HttpResponse::Events(Box::pin(pieces)))
 }
 
 fn is_bounded(requested: &RequestedFilter) -> bool {

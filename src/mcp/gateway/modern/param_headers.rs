@@ -56,8 +56,8 @@ fn agree(headers: &HeaderMap, schema: &Value, arguments: &Value) -> Result<(), R
         return Ok(());
     }
     for (at, one) in annotated.iter().enumerate() {
-        let seen = annotated.iter().take(at);
-        if seen.into_iter().any(|other| other.header == one.header) {
+        let mut seen = annotated.iter().take(at);
+        if seen.any(|other| other.header == one.header) {
             return Ok(());
         }
     }
@@ -122,12 +122,12 @@ impl Annotated<'_> {
     fn is_same(&self, found: &str, expected: &str) -> bool {
         found == expected
             || (self.is_integer
-                && matches!((whole(found), whole(expected)), (Some(found), Some(expected)) if found == expected))
+                && matches!((integer(found), integer(expected)), (Some(found), Some(expected)) if found == expected))
     }
 }
 
 /// Parses a decimal number whose fraction is zero or absent.
-fn whole(text: &str) -> Option<i128> {
+fn integer(text: &str) -> Option<i128> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let is_zero = !fraction.is_empty() && fraction.bytes().all(|digit| digit == b'0');
     is_zero.then(|| whole.parse().ok()).flatten()

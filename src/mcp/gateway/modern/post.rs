@@ -9,11 +9,11 @@ use http::StatusCode;
 use super::super::super::caller::Caller;
 use super::super::super::error::method_not_found;
 use super::super::super::message::{Message, text};
-use super::super::answer::Answered;
+use super::super::answer::HttpResponse;
 use super::super::refusal::{bad_request, refuse_with};
 use super::super::visit::Visit;
 use super::params::ModernParams;
-use super::request::{Request, whole};
+use super::request::{Request, json_response};
 use super::run::{Running, run};
 use super::suspended::is_ours;
 use super::{discover, envelope, listen, param_headers, retry};
@@ -28,7 +28,11 @@ const REMOVED: [&str; 5] = [
 ];
 
 /// Answers a message; `body` is its text.
-pub async fn post(visit: &Visit<'_>, message: Message, body: &Bytes) -> Result<Answered, Denial> {
+pub async fn post(
+    visit: &Visit<'_>,
+    message: Message,
+    body: &Bytes,
+) -> Result<HttpResponse, Denial> {
     match message {
         Message::Request { id, method, params } => {
             let request = Request {
@@ -41,7 +45,7 @@ pub async fn post(visit: &Visit<'_>, message: Message, body: &Bytes) -> Result<A
         }
         // Over HTTP, this revision expects no notifications from clients: closing the response
         // stream cancels a request. Notifications are accepted and dropped.
-        Message::Notification { .. } => Ok(Answered::empty(StatusCode::ACCEPTED)),
+        Message::Notification { .. } => Ok(HttpResponse::empty(StatusCode::ACCEPTED)),
         Message::Response { id, .. } => {
             let sentence = "clients send no responses in this revision";
             Err(bad_request(id.as_ref(), sentence))
@@ -50,14 +54,14 @@ pub async fn post(visit: &Visit<'_>, message: Message, body: &Bytes) -> Result<A
 }
 
 impl Request<'_> {
-    async fn answer(self, visit: &Visit<'_>) -> Result<Answered, Denial> {
+    async fn answer(self, visit: &Visit<'_>) -> Result<HttpResponse, Denial> {
         let read = ModernParams::read(self.params.as_deref());
         let described = envelope::read(visit.headers(), &self.method, &read);
         let caller = visit.caller(described.map_err(|error| self.refuse(error))?);
         match &*self.method {
             "server/discover" => {
                 let outcome = discover::answer(visit, caller, self.params.clone()).await;
-                Ok(whole(visit, &self.id, &outcome))
+                Ok(json_response(visit, &self.id, &outcome))
             }
             "subscriptions/listen" => listen::open(visit, self, caller).await,
             removed if REMOVED.contains(&removed) => {
@@ -74,7 +78,7 @@ impl Request<'_> {
         visit: &Visit<'_>,
         read: &ModernParams<'_>,
         caller: Arc<Caller>,
-    ) -> Result<Answered, Denial> {
+    ) -> Result<HttpResponse, Denial> {
         let state = read.request_state.and_then(text);
         if let Some(state) = state.filter(|state| is_ours(state)) {
             return retry::resume(visit, self, (read, caller), &state).await;

@@ -1,4 +1,4 @@
-//! A request of a modern revision, and an answer in one piece.
+//! A request of a modern revision, and a response with one JSON body.
 
 use std::sync::Arc;
 
@@ -11,10 +11,9 @@ use super::super::super::error::{
     HEADER_MISMATCH, METHOD_NOT_FOUND, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION,
 };
 use super::super::super::message::{Id, Outcome};
-use super::super::answer::{Answered, response_bytes};
+use super::super::answer::{HttpResponse, response_bytes};
 use super::super::refusal::refuse_with;
 use super::super::visit::Visit;
-use super::envelope;
 
 pub struct Request<'a> {
     pub id: Id,
@@ -26,13 +25,13 @@ pub struct Request<'a> {
 impl Request<'_> {
     /// Refuses the request with a JSON-RPC error.
     pub fn refuse(&self, error: RpcError) -> Denial {
-        let code = Code::MalformedRequest;
-        refuse_with(code, envelope::STATUS, Some(&self.id), error)
+        let (code, status) = (Code::MalformedRequest, StatusCode::BAD_REQUEST);
+        refuse_with(code, status, Some(&self.id), error)
     }
 }
 
-/// An answer in one piece. A few errors have a specific HTTP status in this revision.
-pub fn whole(visit: &Visit<'_>, id: &Id, outcome: &Outcome) -> Answered {
+/// A response with one JSON body. A few errors have a specific HTTP status in this revision.
+pub fn json_response(visit: &Visit<'_>, id: &Id, outcome: &Outcome) -> HttpResponse {
     let status = match outcome.as_ref().map_err(|error| error.code) {
         Err(METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
         Err(HEADER_MISMATCH | MISSING_CLIENT_CAPABILITY | UNSUPPORTED_VERSION) => {
@@ -40,5 +39,5 @@ pub fn whole(visit: &Visit<'_>, id: &Id, outcome: &Outcome) -> Answered {
         }
         _ => StatusCode::OK,
     };
-    Answered::json(status, response_bytes(&visit.memory, id, outcome))
+    HttpResponse::json(status, response_bytes(&visit.memory, id, outcome))
 }

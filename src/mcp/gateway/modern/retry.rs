@@ -9,21 +9,21 @@ use serde_json::value::RawValue;
 use super::super::super::caller::Caller;
 use super::super::super::error::{INVALID_PARAMS, protocol_error, rpc_error};
 use super::super::super::event::Events;
-use super::super::answer::Answered;
+use super::super::answer::HttpResponse;
 use super::super::visit::Visit;
 use super::params::{ModernParams, object};
-use super::request::{Request, whole};
+use super::request::{Request, json_response};
 use super::run::{Running, run};
 use super::suspended::suspend;
 
 /// Judges a retry, and resumes the call that is suspended under `state`. If questions are still
-/// unanswered, sends these again and keeps the call suspended.
+/// unanswered, sends these again and suspends the call again, under another state.
 pub async fn resume(
     visit: &Visit<'_>,
     request: &Request<'_>,
     (read, caller): (&ModernParams<'_>, Arc<Caller>),
     state: &str,
-) -> Result<Answered, Denial> {
+) -> Result<HttpResponse, Denial> {
     let waiting = &visit.lease.suspended;
     let Some(mut entry) = waiting.take(state, &request.method, request.body) else {
         let message = "requestState is unknown, has expired or belongs to another request";
@@ -34,7 +34,7 @@ pub async fn resume(
     if let Err(error) = visit.gateway.core.judge_retry(&retry).await {
         // Cancels the call at its server.
         drop(entry);
-        return Ok(whole(visit, &request.id, &Err(error)));
+        return Ok(json_response(visit, &request.id, &Err(error)));
     }
     let answers: HashMap<String, Box<RawValue>> = object(read.input_responses).unwrap_or_default();
     if entry.answer(answers) {
@@ -44,5 +44,5 @@ pub async fn resume(
     let gateway = visit.gateway;
     let suspended = suspend(waiting, &gateway.suspended, &gateway.metrics, entry);
     let outcome = suspended.map_err(|denial| rpc_error(&denial));
-    Ok(whole(visit, &request.id, &outcome))
+    Ok(json_response(visit, &request.id, &outcome))
 }

@@ -13,7 +13,7 @@ use super::super::super::caller::Caller;
 use super::super::super::error::{method_not_found, rpc_error};
 use super::super::super::event::{Event, Params};
 use super::super::super::message::{Id, Outcome, write_request, write_response};
-use super::super::answer::{Answered, STREAM_AFTER};
+use super::super::answer::{HttpResponse, STREAM_AFTER};
 use super::super::call::{Call, Step};
 use super::super::limits::{Count, GatewayMetrics};
 use super::super::media::prefers_events;
@@ -21,7 +21,7 @@ use super::super::memory::Memory;
 use super::super::sse;
 use super::super::visit::Visit;
 use super::params::ModernParams;
-use super::request::{Request, whole};
+use super::request::{Request, json_response};
 use super::suspended::{Entry, Question, Suspended, suspend};
 
 /// Methods whose results may be `input_required`.
@@ -30,7 +30,7 @@ const MAY_ASK: [&str; 3] = ["tools/call", "prompts/get", "resources/read"];
 /// A call under way, with messages that wait to be written.
 pub struct Running {
     call: Option<Call>,
-    ready: VecDeque<Progress>,
+    ready: VecDeque<Output>,
     id: Id,
     method: Arc<str>,
     /// The progress token of this request, as JSON. In the server's notifications, it replaces the
@@ -43,7 +43,7 @@ pub struct Running {
     suspended_in_all: Count,
 }
 
-enum Progress {
+enum Output {
     /// The text of a notification. Its params are kept with it, so that they stay charged until the
     /// text is written.
     Notification(String, Option<Params>),
@@ -83,7 +83,7 @@ impl Running {
     }
 
     /// The next message. Cancel-safe.
-    async fn next(&mut self) -> Progress {
+    async fn next(&mut self) -> Output {
         loop {
             if let Some(ready) = self.ready.pop_front() {
                 return ready;
@@ -92,22 +92,22 @@ impl Running {
                 return std::future::pending().await;
             };
             match call.next().await {
-                Step::Done(outcome) => return Progress::Done(outcome),
-                Step::Event(event) => self.take(event),
+                Step::Done(outcome) => return Output::Done(outcome),
+                Step::Event(event) => self.handle(event),
             }
         }
     }
 
     /// Handles an event. If the event is a question (a request of the server), also handles all
     /// queued events, so that the client gets all questions together.
-    fn take(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         let mut questions = Vec::new();
         let mut next = Some(event);
         while let Some(event) = next {
             match event {
                 Event::Notification { method, params } => {
                     let text = self.notification(&method, params.as_deref());
-                    let notification = text.map(|text| Progress::Notification(text, params));
+                    let notification = text.map(|text| Output::Notification(text, params));
                     self.ready.extend(notification);
                 }
                 Event::Request {
@@ -134,12 +134,12 @@ impl Running {
             && let Some(call) = self.call.take()
         {
             let outcome = self.suspend(call, questions);
-            self.ready.push_back(Progress::Done(outcome));
+            self.ready.push_back(Output::Done(outcome));
         }
     }
 
-    /// The text of a notification, with the progress token of this request; `None` for progress
-    /// if this request has no token.
+    /// The text of a notification, with the progress token of this request; `None` for a progress
+    /// notification if this request has no token.
     fn notification(&self, method: &str, params: Option<&RawValue>) -> Option<String> {
         if method != "notifications/progress" {
             return Some(write_request(None, method, params));
@@ -161,8 +161,8 @@ impl Running {
     async fn piece(&mut self) -> (Bytes, bool) {
         let (text, is_last) = match timeout(sse::KEEP_ALIVE_INTERVAL, self.next()).await {
             Err(_elapsed) => return (sse::KEEP_ALIVE, false),
-            Ok(Progress::Notification(text, _charged)) => (text, false),
-            Ok(Progress::Done(outcome)) => (write_response(Some(&self.id), &outcome), true),
+            Ok(Output::Notification(text, _charged)) => (text, false),
+            Ok(Output::Done(outcome)) => (write_response(Some(&self.id), &outcome), true),
         };
         let piece = match self.memory.reserve(text.len()) {
             Ok(charge) => charge.hold(sse::message(None, &text)),
@@ -178,11 +178,11 @@ impl Running {
 /// Waits for the outcome and answers with JSON. Answers with a stream instead if a notification
 /// comes first, the call takes longer than [`STREAM_AFTER`], or the outcome is a result and
 /// `Accept` lists event streams first.
-pub async fn run(visit: &Visit<'_>, mut running: Running) -> Answered {
+pub async fn run(visit: &Visit<'_>, mut running: Running) -> HttpResponse {
     match timeout(STREAM_AFTER, running.next()).await {
         // An error may have another HTTP status than the 200 of a stream.
-        Ok(Progress::Done(outcome)) if outcome.is_err() || !prefers_events(visit.headers()) => {
-            return whole(visit, &running.id, &outcome);
+        Ok(Output::Done(outcome)) if outcome.is_err() || !prefers_events(visit.headers()) => {
+            return json_response(visit, &running.id, &outcome);
         }
         Ok(first) => running.ready.push_front(first),
         Err(_elapsed) => {}
@@ -192,7 +192,7 @@ pub async fn run(visit: &Visit<'_>, mut running: Running) -> Answered {
         let (piece, is_last) = running.piece().await;
         Some((piece, (!is_last).then_some(running)))
     });
-    Answered::Events(Box::pin(pieces))
+    HttpResponse::Events(Box::pin(pieces))
 }
 
 #[cfg(test)]
@@ -236,12 +236,12 @@ mod tests {
         };
         let waiting = Arc::clone(&running.waiting);
         let log = running.next().await;
-        assert!(matches!(log, Progress::Notification(..)));
+        assert!(matches!(log, Output::Notification(..)));
         assert!(account.reserved() > 2 * LONG, "{}", account.reserved());
         drop(log);
         let reserved = account.reserved();
         assert!((LONG..2 * LONG).contains(&reserved), "{reserved}");
-        assert!(matches!(running.next().await, Progress::Done(Ok(_))));
+        assert!(matches!(running.next().await, Output::Done(Ok(_))));
         drop(running);
         assert_eq!(account.reserved(), reserved, "the question is suspended");
         waiting.end();

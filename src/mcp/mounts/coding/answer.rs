@@ -1,4 +1,4 @@
-//! Reads answers of the sidecar within bounds: one JSON object, or lines with one object each.
+//! Reads responses of the sidecar within bounds: one JSON object, or lines with one object each.
 
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
@@ -17,7 +17,7 @@ const MAX_ERROR: usize = 4096;
 /// Limit on the bytes drained from an unneeded body. The connection of a longer body is closed.
 const MAX_DRAINED: usize = 64 * 1024;
 
-/// The answer to an operation.
+/// The response to an operation.
 pub enum Answered {
     /// The operation's result.
     Done(Box<RawValue>),
@@ -34,14 +34,14 @@ struct Envelope {
 
 impl Answered {
     /// Reads a response that is one JSON object. Fails with [`Failure::Wrong`] if the response is
-    /// longer than `limits.inspect_body_bytes` or does not have the form of a sidecar's answer.
+    /// longer than `limits.inspect_body_bytes` or does not have the form of a sidecar's response.
     pub async fn read(client: &OwnClient, response: Response) -> Result<Self, Failure> {
         let status = response.status;
-        if response.kind != "application/json" {
+        if response.media_type != "application/json" {
             return Err(no_sidecar(status));
         }
         let most = client.limits().inspect_body_bytes;
-        let text = read_whole(client, response.body, most).await?;
+        let text = read_whole(client, response.body, most, "limits.inspect_body_bytes").await?;
         let envelope: Envelope = serde_json::from_slice(&text).map_err(|_| no_sidecar(status))?;
         match envelope {
             Envelope {
@@ -64,8 +64,8 @@ pub fn shortened(sentence: &str) -> String {
     sentence.chars().take(MAX_ERROR).collect()
 }
 
-/// The failure for an answer that does not have the form of a sidecar's answer: another program may
-/// listen at the address.
+/// The failure for a response that no coding sidecar sends: another program may listen at the
+/// address.
 pub fn no_sidecar(status: StatusCode) -> Failure {
     let status = status.as_u16();
     Failure::Wrong(format!(
@@ -74,19 +74,18 @@ pub fn no_sidecar(status: StatusCode) -> Failure {
 }
 
 /// Reads a whole body. Fails if the body is longer than `most` bytes, or the memory budget is used
-/// up.
+/// up. `limit` names the limit in the error.
 pub async fn read_whole(
     client: &OwnClient,
     mut body: Body,
     most: usize,
+    limit: &str,
 ) -> Result<Vec<u8>, Failure> {
     let mut reservation = MessageReservation::default();
     let mut text = Vec::new();
     while let Some(chunk) = body.chunk().await? {
         if text.len().saturating_add(chunk.len()) > most {
-            let why = format!(
-                "the sidecar answered with more than {most} bytes (limits.inspect_body_bytes)"
-            );
+            let why = format!("the sidecar answered with more than {most} bytes ({limit})");
             return Err(Failure::Wrong(why));
         }
         text.extend_from_slice(&chunk);

@@ -49,7 +49,7 @@ pub async fn follow(
             line = lines.next() => line?,
             () = sleep_until(due.unwrap_or_else(tokio::time::Instant::now)), if due.is_some() => {
                 if let Some(progress) = &mut progress {
-                    progress.tell().await;
+                    progress.send().await;
                 }
                 continue;
             }
@@ -71,7 +71,7 @@ pub async fn follow(
         }
     };
     if let Some(progress) = &mut progress {
-        progress.tell().await;
+        progress.send().await;
     }
     tokio::spawn(timeout(DRAIN_TIMEOUT, drain(lines.into_body())));
     Ok((tail, ended))

@@ -39,8 +39,8 @@ enum Connector {
 /// A response whose body is still to be read.
 pub struct Response {
     pub status: StatusCode,
-    /// The media type without its parameters, in lower case.
-    pub kind: String,
+    /// In lower case, without parameters.
+    pub media_type: String,
     pub body: Body,
 }
 
@@ -61,11 +61,11 @@ enum Source {
 pub enum Failure {
     /// Nothing of the request was sent.
     Unreachable(String),
-    /// The connection ended; the request may have been carried out.
+    /// The connection ended or the response timed out; the request may have been carried out.
     BrokeOff(String),
-    /// The response does not have the form of a sidecar's answer.
+    /// The response is malformed or too long.
     Wrong(String),
-    /// A rule denied the request, or the proxy failed.
+    /// A rule or a limit denied the request, or the proxy failed.
     Denied(Denial),
 }
 
@@ -194,12 +194,12 @@ impl Response {
                 "the sidecar answered with a compressed body, which was not requested".to_owned(),
             );
         }
-        let kind = headers.get(CONTENT_TYPE);
-        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        let kind = kind.split(';').next().unwrap_or_default().trim();
+        let media_type = headers.get(CONTENT_TYPE);
+        let media_type = media_type.and_then(|value| value.to_str().ok());
+        let media_type = media_type.unwrap_or_default().split(';').next();
         Ok(Self {
             status,
-            kind: kind.to_ascii_lowercase(),
+            media_type: media_type.unwrap_or_default().trim().to_ascii_lowercase(),
             body: Body {
                 source,
                 in_a_row: 0,

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::super::{Event, Events, Params};
 
-/// The shortest time between two notifications, except before the one at the end of the command.
-/// Output in between is reported together.
+/// The shortest time between two notifications. Output in between is reported together. The
+/// notification at the end of the command does not wait.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest output in one notification, in bytes. A longer output loses its beginning, as in the
 /// result of a command.
@@ -26,7 +26,7 @@ pub struct Progress {
     /// Bytes of output so far: the `progress` value, which has to grow with each notification.
     written: u64,
     /// When the last notification was sent.
-    told: Option<Instant>,
+    sent: Option<Instant>,
 }
 
 impl Progress {
@@ -38,7 +38,7 @@ impl Progress {
             pending: String::new(),
             left_out: 0,
             written: 0,
-            told: None,
+            sent: None,
         }
     }
 
@@ -57,11 +57,11 @@ impl Progress {
     /// When the next notification is due; `None` without pending output.
     pub fn due(&self) -> Option<Instant> {
         let has_some = !self.pending.is_empty();
-        has_some.then(|| self.told.map_or_else(Instant::now, |told| told + PAUSE))
+        has_some.then(|| self.sent.map_or_else(Instant::now, |sent| sent + PAUSE))
     }
 
     /// Sends the pending output. If the future is dropped, the output that it was sending is lost.
-    pub async fn tell(&mut self) {
+    pub async fn send(&mut self) {
         if self.pending.is_empty() {
             return;
         }
@@ -70,7 +70,7 @@ impl Progress {
             0 => output,
             left_out => format!("[{left_out} bytes left out]\n{output}"),
         };
-        self.told = Some(Instant::now());
+        self.sent = Some(Instant::now());
         let (token, written) = (&self.token, self.written);
         let params = format!(
             "{{\"progressToken\":{token},\"progress\":{written},\"message\":{}}}",
@@ -90,23 +90,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pending_output_is_sent_together_and_its_beginning_is_cut_beyond_the_limit() {
-        let (events, mut told) = Events::uncharged(8);
+        let (events, mut receiver) = Events::uncharged(8);
         let mut progress = Progress::new("7", events);
         assert_eq!(progress.due(), None);
         progress.add("a");
         assert!(progress.due().unwrap() <= Instant::now());
-        progress.tell().await;
+        progress.send().await;
         progress.add("b");
         progress.add("c");
         assert_eq!(progress.due().unwrap() - Instant::now(), PAUSE);
-        progress.tell().await;
+        progress.send().await;
         progress.add(&"ä".repeat(MAX_MESSAGE));
-        progress.tell().await;
-        progress.tell().await;
+        progress.send().await;
+        progress.send().await;
         drop(progress);
         let mut params = Vec::new();
-        while let Some(Event::Notification { params: told, .. }) = told.recv().await {
-            params.push(told.unwrap().get().to_owned());
+        while let Some(Event::Notification { params: sent, .. }) = receiver.recv().await {
+            params.push(sent.unwrap().get().to_owned());
         }
         assert_eq!(params.len(), 3);
         assert_eq!(

@@ -20,17 +20,17 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause. A shorter maximum would fill the audit log: over TCP, the requests of each
 /// attempt are flows of the container.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// The longest answer to `/health`, in bytes. A longer one counts as a failed attempt.
+/// The longest response to `/health`, in bytes. A longer response counts as a failed attempt.
 const MAX_HEALTH: usize = 4096;
 /// Limit on the version that is relayed, in characters; the rest is cut off.
 const MAX_VERSION: usize = 64;
 /// Limit on the sidecar's reason for refusing the token, in characters; the rest is cut off.
-const MAX_SAID: usize = 200;
+const MAX_REASON: usize = 200;
 /// The body of a request that only tests the token. The sidecar checks the token first, and then
 /// rejects this body, which lacks the operation's arguments.
 const NO_REQUEST: Bytes = Bytes::from_static(b"{}");
 
-/// The answer to `/health`.
+/// The response to `/health`.
 #[derive(Deserialize)]
 struct Health {
     ok: bool,
@@ -87,7 +87,8 @@ pub async fn until_ready(
 async fn check(endpoint: &SidecarEndpoint, settings: &CodingSettings) -> Result<String, Unready> {
     let response = endpoint.health().await?;
     let status = response.status;
-    let text = read_whole(&endpoint.client, response.body, MAX_HEALTH).await?;
+    let limit = "the limit for /health";
+    let text = read_whole(&endpoint.client, response.body, MAX_HEALTH, limit).await?;
     let health: Option<Health> = serde_json::from_slice(&text).ok();
     let health = health.filter(|health| health.ok && status == StatusCode::OK);
     let health = health.ok_or_else(|| no_sidecar(status))?;
@@ -122,12 +123,12 @@ pub async fn refused(endpoint: &SidecarEndpoint, response: Response) -> MountErr
                 .to_owned(),
         );
     }
-    let said = match Answered::read(&endpoint.client, response).await {
-        Ok(Answered::Failed(sentence)) => sentence.chars().take(MAX_SAID).collect(),
+    let reason = match Answered::read(&endpoint.client, response).await {
+        Ok(Answered::Failed(sentence)) => sentence.chars().take(MAX_REASON).collect(),
         _ => String::new(),
     };
     MountError::CannotStart(format!(
         "the coding sidecar refuses the token: auth.token in mcp.yaml must equal the sidecar's \
-         SIDECAR_AUTH_TOKEN ({said})"
+         SIDECAR_AUTH_TOKEN ({reason})"
     ))
 }

@@ -133,14 +133,14 @@ pub fn of(operation: Operation, arguments: &str, result: &RawValue) -> Option<Bo
         Operation::Write => {
             let WriteResult { path, bytes } = serde_json::from_str(text).ok()?;
             let details = json!({ "path": path, "bytes": bytes });
-            let told = format!("Wrote {bytes} bytes to {path}.");
-            written(&told, Some(details), false)
+            let message = format!("Wrote {bytes} bytes to {path}.");
+            written(&message, Some(details), false)
         }
         Operation::Edit => {
             let EditResult { path, diff } = serde_json::from_str(text).ok()?;
-            let told = format!("Edited {path}.\n\n{diff}");
+            let message = format!("Edited {path}.\n\n{diff}");
             let details = json!({ "path": path, "diff": diff });
-            written(&told, Some(details), false)
+            written(&message, Some(details), false)
         }
         Operation::Ls => {
             let ls: LsResult = serde_json::from_str(text).ok()?;

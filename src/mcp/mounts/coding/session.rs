@@ -173,7 +173,7 @@ impl Inner {
         progress: Option<Progress>,
     ) -> Result<Option<Box<RawValue>>, MountError> {
         let client = &self.endpoint.client;
-        let is_stream = response.kind == "application/x-ndjson";
+        let is_stream = response.media_type == "application/x-ndjson";
         if response.status == StatusCode::UNAUTHORIZED {
             return Err(refused(&self.endpoint, response).await);
         }

@@ -46,8 +46,8 @@ impl Tail {
         self.bytes = self.bytes.saturating_add(piece.len() as u64);
         self.held.push_str(piece);
         if self.held.len() > HELD {
-            // One byte more than `finish` keeps: a line that starts at the cut then exceeds the
-            // limit, so `finish` never takes it for a whole line.
+            // One byte more than `finish` keeps, so that `finish` never takes the first held line,
+            // whose beginning may be dropped, for a whole line.
             let from = self.held.len().saturating_sub(MAX_BYTES + 1);
             let from = self.held.floor_char_boundary(from);
             self.held.drain(..from);

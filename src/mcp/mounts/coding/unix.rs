@@ -27,8 +27,8 @@ use crate::upstream::SocketPermit;
 const CONNECTING: Duration = Duration::from_secs(5);
 /// The most idle connections that are kept; further ones are closed.
 const MAX_IDLE: usize = 8;
-/// How long an idle connection is kept: shorter than servers keep it, so that no request races with
-/// the server's close.
+/// How long an idle connection is kept. The sidecar closes it only after 30 s, so no request races
+/// with that close.
 const IDLE_LIFETIME: Duration = Duration::from_secs(5);
 /// The longest response head, and the most bytes of a body that are read at once.
 const MAX_HEAD: usize = 64 * 1024;
@@ -124,7 +124,7 @@ impl Connections {
         response.map(|incoming| UnixBody {
             incoming,
             connection: Some(connection),
-            home: Arc::clone(self),
+            pool: Arc::clone(self),
         })
     }
 
@@ -204,7 +204,7 @@ async fn prune(connections: Weak<Connections>) {
 pub struct UnixBody {
     incoming: Incoming,
     connection: Option<Connection>,
-    home: Arc<Connections>,
+    pool: Arc<Connections>,
 }
 
 impl UnixBody {
@@ -213,7 +213,7 @@ impl UnixBody {
         loop {
             let Some(frame) = self.incoming.frame().await.transpose()? else {
                 if let Some(connection) = self.connection.take() {
-                    self.home.keep(connection);
+                    self.pool.keep(connection);
                 }
                 return Ok(None);
             };

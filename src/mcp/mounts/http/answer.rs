@@ -1,4 +1,4 @@
-//! Reads answers of servers within bounds: one message, or a stream of messages.
+//! Reads HTTP responses of servers within bounds: one message, or a stream of messages.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use crate::mcp::mounts::{MessageReservation, MountError};
 /// Limit on the events of one stream that are read per second. Above it, reading pauses, and flow
 /// control stops the server.
 const MAX_EVENTS: u32 = 1000;
-/// Time limit for draining an answer after its message, so that its connection can be reused.
+/// Time limit for draining a response after its message, so that its connection can be reused.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Limit on the bytes that are drained.
 const MAX_DRAINED: usize = 64 * 1024;
 
-/// The answer to a POST.
+/// The response to a POST.
 pub enum Answered {
     /// One message.
     Message(Message),
@@ -76,7 +76,7 @@ impl Answered {
     }
 }
 
-/// The media type of an answer without its parameters; empty without a readable `Content-Type`.
+/// The media type of a response without its parameters; empty without a readable `Content-Type`.
 /// The two types of the protocol are returned in lower case, any other as the server wrote it.
 fn content_type(headers: &HeaderMap) -> &str {
     let value = headers
@@ -93,7 +93,7 @@ fn content_type(headers: &HeaderMap) -> &str {
     known.unwrap_or(essence)
 }
 
-/// The error for an answer with a media type other than the two of the protocol.
+/// The error for a response with a media type other than the two of the protocol.
 pub fn unknown_type(found: &str) -> MountError {
     let found: String = found.chars().take(80).collect();
     MountError::Protocol(match found.as_str() {
@@ -116,7 +116,7 @@ pub fn bad_status(status: StatusCode) -> MountError {
 }
 
 /// Returns the outcome of a request if the message answers it, otherwise the message. An error
-/// without an id is an answer as well: the server could not read the request's id.
+/// without an id counts as well: the server could not read the request's id.
 pub fn outcome_of(message: Message, id: &Id) -> Result<Outcome, Message> {
     match message {
         Message::Response {
@@ -191,7 +191,7 @@ impl From<Denial> for StreamEnd {
     }
 }
 
-/// The events of one answer.
+/// The events of one response.
 pub struct EventStream {
     client: OwnClient,
     body: AnswerBody,

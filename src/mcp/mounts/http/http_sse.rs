@@ -34,7 +34,7 @@ const MAX_ENDPOINT: usize = 4096;
 /// The caller's timer starts at most this long before the call.
 const EARLIER: Duration = Duration::from_millis(100);
 
-/// A call that waits for its answer.
+/// A request that waits for its response.
 struct Waiting {
     events: Events,
     /// Takes the outcome and its memory.
@@ -140,7 +140,7 @@ impl Peer {
         events.unwrap_or(&self.inbox.unsolicited).clone()
     }
 
-    /// Sends a request and awaits its answer.
+    /// Sends a request and awaits its outcome.
     async fn ask(
         &self,
         id: Id,

@@ -27,7 +27,7 @@ const MAX_SESSION_ID: usize = 1024;
 
 /// Why no session was opened.
 pub enum NotOpened {
-    /// The server answered `initialize` with an error.
+    /// The server answered `initialize` with a JSON-RPC error.
     Refused(RpcError),
     /// The server answered POST with 400, 404 or 405 and no JSON-RPC error, as servers of HTTP+SSE
     /// (2024-11-05) do.
@@ -156,7 +156,7 @@ impl LegacySession {
                 NotOpened::NoEndpoint(error) | NotOpened::Failed(error) => error,
             })
         };
-        // Boxed: the future of a call contains that of another call.
+        // Boxed, so that the future of every request does not include this rare path.
         let successor = Box::pin(self.successor.get_or_try_init(open)).await?;
         if successor.peer.version != self.peer.version {
             return Err(ended());

@@ -85,7 +85,7 @@ impl LegacyPeer {
         fields
     }
 
-    /// Posts a message and reads the answer. Fails with [`CallError::SessionGone`] if the server
+    /// Posts a message and reads the response. Fails with [`CallError::SessionGone`] if the server
     /// has forgotten the session.
     pub async fn post(&self, message: String) -> Result<Answered, CallError> {
         let path = &self.wire.target.path;
@@ -94,8 +94,8 @@ impl LegacyPeer {
         Ok(Answered::read(&self.wire.client, answer).await?)
     }
 
-    /// Returns the answer. If its status says that the server has forgotten the session (404), ends
-    /// the session and fails with [`CallError::SessionGone`].
+    /// Returns the response. If its status says that the server has forgotten the session (404),
+    /// ends the session and fails with [`CallError::SessionGone`].
     fn check_session(&self, answer: Answer) -> Result<Answer, CallError> {
         if answer.status == StatusCode::NOT_FOUND && self.session.is_some() {
             drain(answer.body);
@@ -181,9 +181,11 @@ impl LegacyPeer {
     async fn listen(self: &Arc<Self>) {
         let mut reader = EventReader::new(self.wire.client.limits().inspect_body_bytes);
         let mut wait = RECONNECT;
+        let mut is_offered = false;
         loop {
             match self.stream(&reader).await {
                 Ok(stream) => {
+                    is_offered = true;
                     let before = reader.last_event_id().map(<[u8]>::to_vec);
                     let had_events;
                     (reader, had_events) = self.read_standalone(stream.resumed(reader)).await;
@@ -194,15 +196,16 @@ impl LegacyPeer {
                     sleep(reader.retry().unwrap_or(wait).max(wait)).await;
                 }
                 Err(CallError::SessionGone) => return,
-                // The server offers no such stream, or refuses it.
-                Err(CallError::Mount(MountError::Protocol(_))) => return,
+                // The server refuses the first attempt, so it offers no such stream.
+                Err(CallError::Mount(MountError::Protocol(_))) if !is_offered => return,
+                // The server may be restarting.
                 Err(CallError::Mount(_)) => sleep(wait).await,
             }
             wait = wait.saturating_mul(2).min(LONGEST_WAIT);
         }
     }
 
-    /// Reads the standalone GET stream until its connection ends. Returns its reader, and whether
+    /// Reads the standalone GET stream until it ends or fails. Returns its reader, and whether
     /// there were events.
     async fn read_standalone(self: &Arc<Self>, mut stream: EventStream) -> (EventReader, bool) {
         // Ends a connection that died silently; `listen` opens another one.

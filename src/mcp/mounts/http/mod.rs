@@ -114,7 +114,7 @@ impl HttpTransport {
     /// Opens a session for a modern client.
     async fn modern_first(&self, opening: &Opening) -> Result<Arc<dyn MountSession>, MountError> {
         let wire = self.wire(opening)?;
-        let mut unknown = None;
+        let mut discover_error = None;
         let version = match probe(&wire, opening).await? {
             Probed::Modern(found) if found.versions.contains(&Version::V2026_07_28) => {
                 return Ok(ModernSession::new(self, opening, wire, found.described));
@@ -126,11 +126,11 @@ impl HttpTransport {
                 Refusal::Other => Version::NEWEST_LEGACY,
             },
             Probed::NotModern(error) => {
-                unknown = Some(error);
+                discover_error = Some(error);
                 Version::NEWEST_LEGACY
             }
         };
-        let with_answer_to_discover = |error| match (error, &unknown) {
+        let with_discover_error = |error| match (error, &discover_error) {
             (MountError::Protocol(error), Some(before)) => MountError::Protocol(format!(
                 "initialize failed: {error}; server/discover failed before: {before}"
             )),
@@ -141,9 +141,9 @@ impl HttpTransport {
             Err(NotOpened::Refused(error)) => Err(refused("initialize", &error)),
             Err(NotOpened::NoEndpoint(error)) => {
                 let opened = self.fall_back_to_sse(opening, error).await;
-                opened.map_err(with_answer_to_discover)
+                opened.map_err(with_discover_error)
             }
-            Err(NotOpened::Failed(error)) => Err(with_answer_to_discover(error)),
+            Err(NotOpened::Failed(error)) => Err(with_discover_error(error)),
         }
     }
 
@@ -169,15 +169,15 @@ impl HttpTransport {
 
     /// Opens a session over HTTP+SSE, after the server answered `initialize` with 400, 404 or 405
     /// (2025-11-25, basic/transports, "Backwards Compatibility"). If that fails or takes longer
-    /// than [`FALLBACK_TIMEOUT`], returns `answered`, the error of `initialize`.
+    /// than [`FALLBACK_TIMEOUT`], returns `initialize_error`.
     async fn fall_back_to_sse(
         &self,
         opening: &Opening,
-        answered: MountError,
+        initialize_error: MountError,
     ) -> Result<Arc<dyn MountSession>, MountError> {
         let opened = timeout(FALLBACK_TIMEOUT, HttpSseSession::open(self, opening)).await;
         let Ok(Ok(session)) = opened else {
-            return Err(answered);
+            return Err(initialize_error);
         };
         let server = &self.0.server;
         tracing::info!(

@@ -20,19 +20,18 @@ use crate::mcp::event::Events;
 use crate::mcp::message::{Id, Message, Outcome, write_request};
 use crate::mcp::mounts::dropped::Reason;
 use crate::mcp::mounts::handshake::{Discovered, discover_params};
-use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
+use crate::mcp::mounts::{Described, List, MountError, MountSession, Opening};
 use crate::mcp::version::Version;
 
 const VERSION: HeaderValue = HeaderValue::from_static(Version::V2026_07_28.as_str());
-const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
-/// A server's answer to `server/discover`.
+/// A server's response to `server/discover`.
 pub enum Probed {
     /// The description of a modern server.
     Modern(Discovered),
     /// A JSON-RPC error.
     Refused(RpcError),
-    /// An answer that no modern server gives.
+    /// A response that no modern server sends.
     NotModern(MountError),
 }
 
@@ -130,12 +129,12 @@ impl ModernSession {
                 return Err(MountError::Protocol(sentence.to_owned()));
             }
         };
-        self.notice(&outcome);
+        self.outdate_tools_on_mismatch(&outcome);
         Ok(outcome)
     }
 
-    /// Reads the stream of a request up to its outcome. Fails if the stream ends before: this
-    /// revision has no way to resume it.
+    /// Reads the stream of a request up to its outcome. Fails if the stream ends before the
+    /// outcome: this revision cannot resume a stream.
     async fn follow(
         &self,
         mut stream: Box<EventStream>,
@@ -170,14 +169,14 @@ impl ModernSession {
 
     /// Marks the tools as changed after a header mismatch: the definitions that the header fields
     /// were made from are outdated.
-    fn notice(&self, outcome: &Outcome) {
+    fn outdate_tools_on_mismatch(&self, outcome: &Outcome) {
         if outcome
             .as_ref()
             .is_err_and(|error| error.code == HEADER_MISMATCH)
         {
+            let method = List::Tools.notification().into();
             let unsolicited = &self.inbox.unsolicited;
-            self.inbox
-                .notification(TOOLS_CHANGED.into(), None, unsolicited);
+            self.inbox.notification(method, None, unsolicited);
         }
     }
 }

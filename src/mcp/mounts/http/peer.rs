@@ -17,7 +17,7 @@ use crate::mcp::message::{Id, Message, Outcome, write_request, write_response};
 use crate::mcp::mounts::dropped::{Dropped, Reason};
 use crate::mcp::mounts::{List, MessageMemory, MessageReservation, Opening, error};
 
-/// The key in the `_meta` of a notification that names its subscription.
+/// The key of the subscription id in the `_meta` of a notification.
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
 /// The most requests of the server in one session that may wait for an answer. Further ones are
@@ -61,7 +61,7 @@ impl<'a, P: Replies> CancelOnDrop<'a, P> {
         }
     }
 
-    /// Disarms the guard: the call was answered, or cannot be cancelled.
+    /// Disarms the guard: the call was answered or has failed.
     pub fn disarm(&mut self) {
         self.id = None;
     }
@@ -77,10 +77,10 @@ impl<P: Replies> Drop for CancelOnDrop<'_, P> {
         }
         let params = RawValue::from_string(format!("{{\"requestId\":{id}}}")).ok();
         let message = write_request(None, "notifications/cancelled", params.as_deref());
-        let telling = timeout(TEARDOWN_TIMEOUT, Arc::clone(self.peer).reply(message));
+        let cancelling = timeout(TEARDOWN_TIMEOUT, Arc::clone(self.peer).reply(message));
         self.transport.spawn(async {
-            // If the cancellation fails, the server finishes a call whose answer is dropped.
-            let _ = telling.await;
+            // If the cancellation fails, the server finishes a call whose response is dropped.
+            let _ = cancelling.await;
         });
     }
 }
@@ -114,8 +114,8 @@ impl Inbox {
         tracing::debug!(server = %self.server, ?reason, "a message of an MCP server was dropped");
     }
 
-    /// Relays a notification to `events`; drops it if the queue is full or memory is exhausted. A
-    /// change of a list concerns the whole session and therefore goes to `unsolicited`, unless the
+    /// Relays a notification to `events`; drops the notification if the queue refuses it. A change
+    /// of a list concerns the whole session and therefore goes to `unsolicited`, unless the
     /// notification names a subscription.
     pub fn notification(&self, method: Arc<str>, params: Option<Box<RawValue>>, events: &Events) {
         let params_text = params.as_deref().map_or("", RawValue::get);

@@ -20,7 +20,7 @@ const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Fields that `headers` of a server may not set: the transport sets them, or they are hop-by-hop.
-const OWN_FIELDS: [HeaderName; 15] = [
+const OWN_FIELDS: [HeaderName; 16] = [
     HOST,
     ACCEPT,
     ACCEPT_ENCODING,
@@ -36,6 +36,7 @@ const OWN_FIELDS: [HeaderName; 15] = [
     PROTOCOL_VERSION,
     METHOD,
     NAME,
+    LAST_EVENT_ID,
 ];
 
 /// The endpoint of a server, and the configured header fields of every request to it.
@@ -61,7 +62,7 @@ impl Target {
             let field: HeaderName = name
                 .parse()
                 .map_err(|_| format!("{name:?} is not a valid header field name"))?;
-            if OWN_FIELDS.contains(&field) || field == LAST_EVENT_ID {
+            if OWN_FIELDS.contains(&field) {
                 return Err(format!(
                     "the transport itself sets the field {field}: remove it from headers"
                 ));
@@ -78,7 +79,7 @@ impl Target {
         })
     }
 
-    /// Resolves a reference in an answer of the server to a path on the same server. Fails if the
+    /// Resolves a reference in a response of the server to a path on the same server. Fails if the
     /// reference is invalid or has another scheme, host or port.
     pub fn at(&self, reference: &str) -> Result<PathAndQuery, String> {
         let foreign = || {
@@ -134,7 +135,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Posts a message; accepts an answer as JSON or as a stream.
+    /// Posts a message; accepts a response as JSON or as a stream.
     pub async fn post(
         &self,
         path: &PathAndQuery,
@@ -192,9 +193,10 @@ impl Wire {
     }
 
     async fn send(&self, request: Request<Bytes>) -> Result<Answer, Denial> {
-        let keeps_secrets = !self.target.fields.is_empty();
+        // The configured fields may contain credentials.
+        let carries_secrets = !self.target.fields.is_empty();
         self.client
-            .send(&self.target.endpoint, request, keeps_secrets)
+            .send(&self.target.endpoint, request, carries_secrets)
             .await
     }
 }

@@ -12,8 +12,8 @@ use crate::mcp::mounts::{MessageMemory, MessageReservation, MountError};
 
 /// Size of a read, in bytes.
 const CHUNK: usize = 64 << 10;
-/// Capacity that the buffer keeps after a line, in bytes. Between lines, a child takes at most this
-/// and one chunk of memory without a reservation.
+/// Capacity that the buffer keeps after a line, in bytes. Between lines, a child uses at most this
+/// capacity and one chunk without a reservation.
 const KEPT: usize = 64 << 10;
 /// How long a line waits for memory. Meanwhile the process blocks on its full pipe.
 const MEMORY_WAIT: Duration = Duration::from_secs(5);
@@ -64,7 +64,10 @@ impl<S: AsyncRead + Unpin> Lines<S> {
                     ControlFlow::Continue(pause) => sleep(pause).await,
                 }
             }
-            line.extend(rest, &self).await?;
+            // Without an unfinished line, the kept buffer needs no reservation.
+            if !rest.is_empty() {
+                line.extend(rest, &self).await?;
+            }
         }
     }
 }

@@ -28,7 +28,7 @@ pub struct Local {
     stdout: Mutex<Option<Lines<pipe::Receiver>>>,
     state: watch::Sender<State>,
     orders: Mutex<Option<mpsc::Sender<Order>>>,
-    /// Cancelled once the process and its descendants are gone.
+    /// Cancelled once the process and its descendants are gone, or starting the process has failed.
     gone: CancellationToken,
 }
 
@@ -206,7 +206,7 @@ impl ProcessManager for Local {
 
     fn write<'a>(&'a self, data: &'a [u8]) -> BoxFuture<'a, Result<(), MountError>> {
         Box::pin(async move {
-            let failed = |why: String| MountError::Write(why);
+            let failed = MountError::Write;
             let mut stdin = self.stdin.lock().await;
             let stdin = stdin.as_mut();
             let stdin = stdin.ok_or_else(|| failed("the server is not running".to_owned()))?;

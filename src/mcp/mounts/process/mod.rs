@@ -40,8 +40,8 @@ pub trait ProcessManager: Send + Sync {
     /// is longer than the configuration allows is an error.
     fn read_loop<'a>(&'a self, take: LineTaker<'a>) -> BoxFuture<'a, Result<(), MountError>>;
 
-    /// Ends the process and its descendants: closes standard input, sends SIGTERM after half of
-    /// `limit`, and SIGKILL after `limit`. Returns once all of them are gone.
+    /// Ends the process and its descendants: closes standard input, sends SIGTERM to the process
+    /// after half of `limit`, and SIGKILL to all of them after `limit`. Returns once all are gone.
     fn stop(&self, limit: Duration) -> BoxFuture<'_, ()>;
 
     /// Waits until the process has ended, or could not be started.

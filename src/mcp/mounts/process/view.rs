@@ -57,7 +57,7 @@ impl Machine {
     /// The command and its view of the file system. Reads directories, so it blocks.
     pub fn spec(&self, config: &ProcessConfig) -> Result<Spec, String> {
         let directory = match &config.work_dir {
-            Some(directory) => self.place(directory)?,
+            Some(directory) => self.canonical(directory)?,
             None => self.home.clone(),
         };
         let (files, directory) = match config.confine {
@@ -92,7 +92,7 @@ impl Machine {
             (&config.write, Access::Writable),
         ] {
             for path in paths {
-                shown.push((self.place(path)?, access));
+                shown.push((self.canonical(path)?, access));
             }
         }
         let named: Vec<PathBuf> = shown.iter().map(|(path, _)| path.clone()).collect();
@@ -107,6 +107,7 @@ impl Machine {
             let mut all = shown.iter();
             all.any(|(root, access)| *access == Access::Writable && path.starts_with(root))
         };
+        // Leaves out paths that a confined process could change.
         let resolve = |path: &Path| {
             let real = fs::canonicalize(path).ok()?;
             (!writable(path) && !writable(&real)).then_some(real)
@@ -147,7 +148,7 @@ impl Machine {
     }
 
     /// Resolves `~` and symbolic links in a path of the settings.
-    fn place(&self, path: &Path) -> Result<PathBuf, String> {
+    fn canonical(&self, path: &Path) -> Result<PathBuf, String> {
         let path = match path.strip_prefix("~") {
             Ok(below) => self.home.join(below),
             Err(_) => path.to_owned(),

@@ -66,11 +66,10 @@ impl Calls {
         self.0.lock().remove(&id).is_some()
     }
 
-    /// Answers a request; returns `false` if it is unknown or its caller was dropped. The request
-    /// fails if memory is exhausted.
+    /// Answers a request; returns `false` if its id is unknown or its caller was dropped. The
+    /// request fails if memory is exhausted.
     pub fn answer(&self, id: u64, answer: Answer) -> bool {
         let call = self.0.lock().remove(&id);
-        // The caller may have stopped waiting.
         call.is_some_and(|call| {
             let hold = |outcome| call.events.hold(outcome).map_err(MountError::Denied);
             call.reply.send(answer.and_then(hold)).is_ok()

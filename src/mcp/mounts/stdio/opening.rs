@@ -1,8 +1,8 @@
 //! Opens a session: starts the process, and negotiates era and revision.
 //!
 //! For a modern client, the gateway sends `server/discover` first, unless an earlier session showed
-//! that the server is legacy. A legacy server answers with an error, does not answer, or exits. The
-//! gateway then sends `initialize`; after an exit, to a new process. For a legacy client, the
+//! that the server is legacy. A legacy server responds with an error, does not respond, or exits.
+//! The gateway then sends `initialize`; after an exit, to a new process. For a legacy client, the
 //! gateway sends `initialize` first, and `server/discover` if the server refuses `initialize`.
 
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl StdioTransport {
     }
 }
 
-/// Sends `server/discover`; `None` if the server answers like a legacy one, or does not support
+/// Sends `server/discover`; `None` if the server responds like a legacy server, or does not support
 /// 2026-07-28.
 async fn discover(
     shared: &Shared,
@@ -104,7 +104,7 @@ async fn discover(
 ) -> Result<Option<Described>, MountError> {
     let params = discover_params(&opening.capabilities)?;
     let method = "server/discover";
-    let answer = ask(shared, method, &params, limit);
+    let answer = request(shared, method, &params, limit);
     let result = match answer.await? {
         Ok(result) => result,
         Err(error) => match Refusal::of(&error) {
@@ -132,16 +132,17 @@ async fn initialize(shared: &Shared, opening: &Opening) -> Result<Described, Mou
     shared.may_request.store(true, Ordering::Relaxed);
     let params = initialize_params(version, &opening.capabilities)?;
     let method = "initialize";
-    let answer = ask(shared, method, &params, HANDSHAKE);
+    let answer = request(shared, method, &params, HANDSHAKE);
     let result = answer.await?.map_err(|error| refused(method, &error))?;
     let described = read_initialized(&result)?;
-    shared.tell("notifications/initialized", None).await?;
+    let method = "notifications/initialized";
+    shared.send_notification(method, None).await?;
     Ok(described)
 }
 
 /// Sends a request of the handshake, and waits at most `limit` for the answer.
-async fn ask(shared: &Shared, method: &str, params: &RawValue, limit: Duration) -> Answer {
-    let asking = shared.ask(method, Some(params), Events::none(), false);
-    let answer = timeout(limit, asking).await;
+async fn request(shared: &Shared, method: &str, params: &RawValue, limit: Duration) -> Answer {
+    let requesting = shared.send_request(method, Some(params), Events::none(), false);
+    let answer = timeout(limit, requesting).await;
     answer.unwrap_or(Err(MountError::TimedOut))
 }

@@ -25,7 +25,8 @@ const STOPPING: Duration = Duration::from_secs(3);
 /// output has ended.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// Resources of a process that are released after its end.
+/// Resources of a process. `egress` and `place` are released after the process and its descendants
+/// have ended.
 pub(super) struct ProcessResources {
     pub ports: Arc<StdioPorts>,
     pub place: ChildPlace,
@@ -113,15 +114,16 @@ impl MountSession for StdioSession {
     ) -> BoxFuture<'a, Result<Outcome, MountError>> {
         Box::pin(async move {
             let (method, params) = (permit.method(), permit.params());
-            self.shared.ask(method, params, events, true).await
+            self.shared.send_request(method, params, events, true).await
         })
     }
 
     fn notify<'a>(&'a self, permit: CallPermit) -> BoxFuture<'a, Result<(), MountError>> {
         Box::pin(async move {
-            let telling = self.shared.tell(permit.method(), permit.params());
-            let told = timeout(self.timeout, telling).await;
-            told.unwrap_or(Err(MountError::TimedOut))
+            let (method, params) = (permit.method(), permit.params());
+            let sending = self.shared.send_notification(method, params);
+            let sent = timeout(self.timeout, sending).await;
+            sent.unwrap_or(Err(MountError::TimedOut))
         })
     }
 

@@ -24,8 +24,8 @@ pub(super) struct Shared {
     /// Whether all containers share the session.
     pub is_shared: bool,
     pub ended: CancellationToken,
-    /// Whether the server may send requests: since the gateway sent `initialize`, unless the server
-    /// turned out to be modern.
+    /// Whether the server may send requests. Set before the gateway sends `initialize`, and cleared
+    /// if the server turns out to be modern.
     pub may_request: AtomicBool,
     next: AtomicU64,
     /// Whether an answer to the server was dropped. Only the first one is logged.
@@ -55,7 +55,7 @@ impl Shared {
 
     /// Sends a request and waits for its answer. If `may_cancel`, a request that is dropped is
     /// cancelled at the server.
-    pub async fn ask(
+    pub async fn send_request(
         &self,
         method: &str,
         params: Option<&RawValue>,
@@ -81,15 +81,19 @@ impl Shared {
     }
 
     /// Sends a notification.
-    pub async fn tell(&self, method: &str, params: Option<&RawValue>) -> Result<(), MountError> {
+    pub async fn send_notification(
+        &self,
+        method: &str,
+        params: Option<&RawValue>,
+    ) -> Result<(), MountError> {
         let text = write_request(None, method, params);
         let sent = self.writer.send(text, None).await;
         sent.ok_or_else(|| self.failure())
     }
 
-    /// Answers a request of the server; drops the answer if the queue to the server is full. The
-    /// answer does not wait for room: the server makes the requests, so a server that does not read
-    /// would make any number of answers wait.
+    /// Answers a request of the server; drops the answer if the queue to the server is full. Never
+    /// waits for room: a server that sends requests and does not read would otherwise make any
+    /// number of answers wait.
     pub fn reply(&self, id: &Id, outcome: &Outcome) {
         let sent = self.writer.try_send(write_response(Some(id), outcome));
         let is_full = sent.is_none() && !self.writer.is_closed();

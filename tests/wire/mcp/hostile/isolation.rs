@@ -314,10 +314,12 @@ fn a_name_of_two_tools_is_logged_with_both_tools() {
     text(&client.call("b_read", json!({})));
     assert_eq!((one.calls().len(), two.calls().len()), (1, 0));
     let log = gateway.proxy.log();
-    let line = log.lines().find(|line| line.contains("would name"));
+    let line = log
+        .lines()
+        .find(|line| line.contains("is the exposed name of"));
     let line = line.expect("the collision is in the log").replace('\\', "");
     assert!(
-        line.contains(r#""b_read" would name "write" of a and "read" of b"#),
+        line.contains(r#""b_read" is the exposed name of "write" of a and of "read" of b"#),
         "{line}"
     );
 }

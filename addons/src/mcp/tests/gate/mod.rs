@@ -34,7 +34,7 @@ pub(super) struct Policies {
 }
 
 impl Evaluator for Policies {
-    fn asks(&self, method: &str) -> bool {
+    fn covers(&self, method: &str) -> bool {
         self.methods.contains(&method)
     }
 
@@ -225,7 +225,7 @@ impl Gate {
         self.addon.judge_request(flow, frame).await
     }
 
-    /// Calls `fetch` and judges the server's answer.
+    /// Calls `fetch` and judges the server's response.
     pub(super) async fn answer(&self, outcome: RpcOutcome) -> (OwnedFlow, Result<Frame, Denial>) {
         let mut flow = self.flow();
         let mut asked = fetch(&json!({ "q": 1 }));

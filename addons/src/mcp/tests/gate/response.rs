@@ -97,15 +97,14 @@ async fn a_call_with_a_result_or_an_error_raises_the_level_on_disk_to_a_higher_c
 
 #[tokio::test]
 async fn a_call_is_denied_until_its_tools_classification_is_stored() {
-    let mut gate = gate(with_rule(classified(Level::Secret)));
+    let mut gate = gate(with_rule(OverrideRule {
+        open_world: Some(false),
+        ..classified(Level::Secret)
+    }));
     gate.addon.ports.records = Arc::new(Records {
         broken: true,
         ..Records::default()
     });
-    gate.addon.settings = Arc::new(with_rule(OverrideRule {
-        open_world: Some(false),
-        ..classified(Level::Secret)
-    }));
     for _ in 0..2 {
         let (_, judged) = gate.answer(ok(json!({}))).await;
         assert_eq!(code(&judged), Some(Code::RegistryUnavailable));
@@ -348,7 +347,7 @@ fn questions_in_a_result_are_judged_one_by_one() {
 }
 
 #[test]
-fn more_than_sixteen_questions_in_one_answer_are_denied_before_a_policy_sees_one() {
+fn more_than_sixteen_questions_in_one_response_are_denied_before_a_policy_sees_one() {
     for (number, expected) in [(16, None), (17, Some(Code::MalformedRequest))] {
         let ask = json!({ "method": "elicitation/create", "params": { "message": "name?" } });
         let requests: serde_json::Map<_, _> = (0..number)
