@@ -14,8 +14,8 @@ use addons::contract::LeaseId;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
+use super::egress::EGRESS_PREFIX;
 use super::failure::Failure;
-use super::way_out;
 use crate::admin::probe;
 use crate::config::Listen;
 use crate::dns::DnsServer;
@@ -55,9 +55,7 @@ impl Listeners {
         };
         let dns = dns.map_err(|source| Failure::Dns { source })?;
         let admin = bind_admin(&listen.admin, admin_mode)?;
-        if let Some(directory) = listen.admin.parent() {
-            remove_dead_listeners(directory);
-        }
+        remove_dead_listeners(socket_directory(listen));
         Ok(Self {
             proxy,
             dns,
@@ -110,6 +108,14 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
     crate::admin::bind(path, mode).map_err(failed)
 }
 
+/// The directory of the admin socket and of the sockets of leases and MCP servers.
+pub fn socket_directory(listen: &Listen) -> &Path {
+    let directory = listen.admin.parent();
+    // The parent of a bare file name is the empty path.
+    let directory = directory.filter(|directory| !directory.as_os_str().is_empty());
+    directory.unwrap_or(Path::new("."))
+}
+
 /// Removes the sockets of leases and MCP servers that a killed proxy left: those that refuse
 /// connections. Sockets of a running proxy stay.
 fn remove_dead_listeners(directory: &Path) {
@@ -129,7 +135,7 @@ fn remove_dead_listeners(directory: &Path) {
 /// Whether a file name has the form of the socket of a lease or an MCP server.
 fn is_ours(name: &str) -> bool {
     let after = |prefix| name.strip_prefix(prefix);
-    let digits = after(LISTENER_PREFIX).or_else(|| after(way_out::PREFIX));
+    let digits = after(LISTENER_PREFIX).or_else(|| after(EGRESS_PREFIX));
     let digits = digits.and_then(|rest| rest.strip_suffix(".sock"));
     digits.is_some_and(|hex| hex.len() == 12 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
 }
@@ -147,26 +153,26 @@ pub async fn follow_own_listeners(
         let now = wanted.borrow_and_update().clone();
         open.retain(|lease| now.contains_key(lease));
         let mut failed = false;
-        for (lease, own) in now {
+        for (lease, listed) in now {
             if open.contains(&lease) {
                 continue;
             }
-            let bound = bind_own(&own.socket);
+            let bound = bind_lease(&listed.socket);
             // `set` fails after the first attempt: the registration waits for the result of the
             // first attempt, and `opened` keeps that result.
-            let _ = own.opened.set(bound.is_ok());
+            let _ = listed.opened.set(bound.is_ok());
             match bound {
                 Ok(listener) => {
                     open.insert(lease);
-                    let serving = serve_unix(Arc::clone(&engine), listener, own.container);
+                    let serving = serve_unix(Arc::clone(&engine), listener, listed.container);
                     tokio::spawn(async move {
                         serving.await;
-                        let _ = std::fs::remove_file(own.socket);
+                        let _ = std::fs::remove_file(listed.socket);
                     });
                 }
                 Err(error) => {
                     failed = true;
-                    tracing::error!(path = %own.socket.display(), %error, "the Unix listener of a container cannot be opened; trying again in 1 s");
+                    tracing::error!(path = %listed.socket.display(), %error, "the Unix listener of a container cannot be opened; trying again in 1 s");
                 }
             }
         }
@@ -180,7 +186,7 @@ pub async fn follow_own_listeners(
 
 /// Opens the socket of a lease. Its mode permits every user, since the container into which the
 /// socket is mounted may run as any user.
-fn bind_own(path: &Path) -> std::io::Result<UnixListener> {
+fn bind_lease(path: &Path) -> std::io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}

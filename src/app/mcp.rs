@@ -7,10 +7,11 @@ use addons::mcp::McpMetrics;
 use prometheus::Registry;
 use tokio_util::task::TaskTracker;
 
+use super::egress::EgressListeners;
 use super::failure::Failure;
 use super::internal;
+use super::listeners::socket_directory;
 use super::operator::Operator;
-use super::way_out::WaysOut;
 use crate::config::Config;
 use crate::http::{OwnClient, Service};
 use crate::mcp::{
@@ -26,7 +27,7 @@ pub fn gateway(
     service: &Arc<Service>,
     config: &Config,
     files: &Path,
-    ways_out: Arc<WaysOut>,
+    egress: Arc<EgressListeners>,
     metrics: &Registry,
 ) -> Result<(Arc<Gateway>, Operator), Failure> {
     let definitions = DefinitionFile::open(&config.proxy.data_dir);
@@ -40,7 +41,7 @@ pub fn gateway(
             metrics: counters.clone(),
         }),
         transports: Arc::new(ServerTransports {
-            stdio: Arc::new(stdio(service, ways_out, metrics)?),
+            stdio: Arc::new(stdio(service, egress, metrics)?),
             spawner: Spawner::start(SELF_EXE.into()).map_err(internal)?,
             machine: Arc::new(machine(config, files)),
             http: HttpParts {
@@ -73,7 +74,7 @@ pub fn gateway(
 /// Builds the parts that servers on standard streams share.
 fn stdio(
     service: &Arc<Service>,
-    ways_out: Arc<WaysOut>,
+    egress: Arc<EgressListeners>,
     metrics: &Registry,
 ) -> Result<StdioPorts, Failure> {
     let snapshots = Arc::clone(&service.snapshots);
@@ -86,7 +87,7 @@ fn stdio(
     };
     Ok(StdioPorts {
         children: Children::new(metrics).map_err(internal)?,
-        egress: ways_out,
+        egress,
         limits: Arc::new(limits),
         memory: memory(service),
     })
@@ -97,7 +98,7 @@ fn stdio(
 fn machine(config: &Config, files: &Path) -> Machine {
     let proxy = &config.proxy;
     let hidden = vec![
-        socket_directory(config).to_owned(),
+        socket_directory(&proxy.listen).to_owned(),
         proxy.data_dir.clone(),
         files.to_owned(),
     ];
@@ -112,10 +113,4 @@ fn memory(service: &Arc<Service>) -> OpenMemory {
         let client = OwnClient::of(&service, system, container)?;
         Some(Arc::new(client) as Arc<dyn MessageMemory>)
     })
-}
-
-/// The directory of the admin socket and of the sockets of leases and MCP servers.
-pub fn socket_directory(config: &Config) -> &Path {
-    let admin = config.proxy.listen.admin.parent();
-    admin.unwrap_or(Path::new("."))
 }

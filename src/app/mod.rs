@@ -4,6 +4,7 @@ mod build;
 mod data_dir;
 mod descriptors;
 mod dev;
+mod egress;
 mod explain;
 mod failure;
 mod health;
@@ -14,7 +15,6 @@ mod private;
 mod private_options;
 mod reload;
 mod sandbox;
-mod way_out;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,11 +47,11 @@ use crate::upstream::{NameserverWatch, OutboundClient, OwnListeners, SocketBudge
 use build::{Builder, LongLived};
 use data_dir::DataDir;
 use descriptors::DescriptorShares;
+use egress::EgressListeners;
 use health::{Checks, HealthCollector};
-use listeners::Listeners;
+use listeners::{Listeners, socket_directory};
 use operator::Operator;
 use reload::{Reloader, Source};
-use way_out::WaysOut;
 
 /// How often the interception CA is checked for a rotation.
 const CA_REFRESH: Duration = Duration::from_secs(60);
@@ -131,7 +131,7 @@ impl App {
             CaFiles::new(&proxy.data_dir, &proxy.certs_dir),
             Arc::clone(&provider),
         )?;
-        let socket_dir = mcp::socket_directory(&config);
+        let socket_dir = socket_directory(&proxy.listen);
         let registry = Registry::open(SqliteStore::new(proxy.data_dir.join(FILE_NAME)), socket_dir);
         let metrics = prometheus::Registry::new();
         let audit = HealthFlag::default();
@@ -175,8 +175,8 @@ impl App {
         let questions = Arc::new(questions);
         let inspection = Inspection::new(&metrics).map_err(internal)?;
         let service = Arc::new(Service::new(Arc::clone(&snapshots), inspection));
-        let ways_out = Arc::new(WaysOut::new(socket_dir.to_owned()));
-        let out = Arc::clone(&ways_out);
+        let egress = Arc::new(EgressListeners::new(socket_dir.to_owned()));
+        let out = Arc::clone(&egress);
         let (gateway, operator) = mcp::gateway(&service, &config, &source.dir, out, &metrics)?;
         let servers = Arc::clone(operator.core.mounts());
         let checks = Checks {
@@ -202,16 +202,14 @@ impl App {
             &metrics,
         );
         let engine = Arc::new(engine.map_err(internal)?);
-        ways_out.serve_with(&engine);
-        let flag = checks.configuration.clone();
-        let of_reloader = Arc::clone(&snapshots);
+        egress.set_engine(&engine);
         let reloader = Reloader::new(
             source,
             builder,
-            of_reloader,
+            Arc::clone(&snapshots),
             servers,
             policy_files,
-            flag,
+            checks.configuration.clone(),
             &metrics,
         );
         Ok(Self {

@@ -35,12 +35,16 @@ impl TempBeside {
 impl Replacement for TempBeside {
     fn fill(&mut self, text: &[u8]) -> io::Result<()> {
         let metadata = fs::metadata(&self.target)?;
-        let mode = metadata.permissions().mode() & 0o7777;
+        let mut mode = metadata.permissions().mode() & 0o7777;
         let file = self.file.as_file();
-        file.set_permissions(fs::Permissions::from_mode(mode))?;
         // Only root may change the owner. If this process is not root, the error is ignored, and
         // its user owns the new file, as with most editors.
-        let _ = fchown(file, Some(metadata.uid()), Some(metadata.gid()));
+        let _ = fchown(file, Some(metadata.uid()), None);
+        if fchown(file, None, Some(metadata.gid())).is_err() {
+            // The permissions of the group were meant for another group.
+            mode &= !0o070;
+        }
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
         self.file.write_all(text)?;
         self.file.as_file().sync_all()
     }

@@ -115,19 +115,26 @@ impl Authority {
         if self.cache.get(host).is_some_and(|old| !old.serves(now)) {
             self.cache.invalidate(host);
         }
+        let ca = self.ca.load_full();
         let mint = || {
-            let config = self.server_config(host, now)?;
+            let config = self.server_config(host, now, &ca)?;
             Ok(Minted { config, at: now })
         };
-        Ok(self.cache.try_get_with_by_ref(host, mint)?.config)
+        let minted = self.cache.try_get_with_by_ref(host, mint)?;
+        // `refresh` may have replaced the CA, and emptied the cache before this leaf was inserted.
+        if !Arc::ptr_eq(&ca, &self.ca.load()) {
+            self.cache.invalidate(host);
+        }
+        Ok(minted.config)
     }
 
     fn server_config(
         &self,
         host: &Host,
         now: OffsetDateTime,
+        ca: &Ca,
     ) -> Result<Arc<ServerConfig>, CaError> {
-        let leaf = self.leaf(host, now)?;
+        let leaf = self.leaf(host, now, ca)?;
         let certified = CertifiedKey::new(vec![leaf], Arc::clone(&self.signing_key));
         let mut config = self.common.clone();
         config.cert_resolver = Arc::new(SingleCertAndKey::from(certified));
@@ -138,8 +145,8 @@ impl Authority {
         &self,
         host: &Host,
         now: OffsetDateTime,
+        ca: &Ca,
     ) -> Result<rustls::pki_types::CertificateDer<'static>, rcgen::Error> {
-        let ca = self.ca.load();
         let mut params = CertificateParams::default();
         params.not_before = (now - LEAF_SKEW).max(ca.not_before);
         params.not_after = (now + LEAF_LIFETIME).min(ca.not_after);
@@ -250,7 +257,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let authority = authority(dir.path());
         let now = OffsetDateTime::now_utc();
-        let der = |name| authority.leaf(&Host::parse(name).unwrap(), now).unwrap();
+        let ca = authority.ca.load_full();
+        let der = |name| {
+            authority
+                .leaf(&Host::parse(name).unwrap(), now, &ca)
+                .unwrap()
+        };
         let (one, two) = (der("a.example.com"), der("a.example.com"));
         let (_, first) = x509_parser::parse_x509_certificate(&one).unwrap();
         let (_, second) = x509_parser::parse_x509_certificate(&two).unwrap();

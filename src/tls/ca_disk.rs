@@ -40,7 +40,7 @@ pub(super) fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<(), CaError>
 pub(super) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CaError> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let written = (|| {
-        // Only this user can open it until it has its mode.
+        // Until the mode is set, only this user can open the file.
         let mut file = NamedTempFile::new_in(directory)?;
         file.write_all(bytes)?;
         file.as_file()

@@ -12,7 +12,7 @@ use time::{Duration, OffsetDateTime};
 
 use super::ca_disk::{create_dir, read, write, write_if_changed};
 use super::ca_error::CaError;
-use super::trusted::Trusted;
+use super::trusted::TrustStore;
 
 /// How long a CA is valid.
 const CA_LIFETIME: Duration = Duration::days(365);
@@ -248,7 +248,7 @@ impl CaFiles {
             public.push_str(&next.pem);
         }
         write_if_changed(&self.public_path(), public.as_bytes())?;
-        let trusted = Trusted::load(&public);
+        let trusted = TrustStore::load(&public);
         let bundle = trusted.system_pem() + &public;
         write_if_changed(&self.certs_dir.join("ca-bundle.pem"), bundle.as_bytes())?;
         write_if_changed(&self.certs_dir.join("truststore.jks"), &trusted.jks())

@@ -7,8 +7,8 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 /// The password of `truststore.jks`. It keys the digest at the end of the file. It is not secret,
-/// since the file holds only public certificates. It is Java's default for trust stores: tools try
-/// it if they are given no password.
+/// since the file holds only public certificates. Java's own trust store (`cacerts`) has it too, so
+/// tools and people expect it.
 pub const TRUST_STORE_PASSWORD: &str = "changeit";
 
 /// The magic number of a JKS file.
@@ -17,19 +17,21 @@ const JKS_MAGIC: [u8; 4] = [0xfe, 0xed, 0xfe, 0xed];
 const JKS_VERSION: u32 = 2;
 /// The tag of an entry for a trusted certificate.
 const JKS_TRUSTED: u32 = 2;
-/// Hashed between password and content for the digest at the end of a JKS file.
+/// The constant in the digest at the end of a JKS file: SHA-1 over the password in UTF-16, this
+/// constant and the content.
 const JKS_SALT: &[u8] = b"Mighty Aphrodite";
 
-/// The system's roots, and the certificates of the proxy's CA.
-pub(super) struct Trusted {
+/// The system's roots, and the certificates of the proxy's CA and, during a rotation, of the next
+/// CA.
+pub(super) struct TrustStore {
     system: Vec<CertificateDer<'static>>,
     ours: Vec<CertificateDer<'static>>,
 }
 
-impl Trusted {
-    /// Loads the system's roots, except roots that cannot be read. `ours` is PEM. Its certificates
-    /// are removed from the system's roots: the roots contain them if `SSL_CERT_FILE` names the
-    /// proxy's bundle.
+impl TrustStore {
+    /// Loads the certificates in `ours` (PEM) and the system's roots, except roots that cannot be
+    /// read. Skips a root that is also in `ours`, as when `SSL_CERT_FILE` names the proxy's own
+    /// bundle, so that no certificate occurs twice.
     pub(super) fn load(ours: &str) -> Self {
         let ours: Vec<_> = CertificateDer::pem_slice_iter(ours.as_bytes())
             .filter_map(Result::ok)
@@ -57,8 +59,8 @@ impl Trusted {
 
     /// Writes all certificates as a Java key store of type JKS, which every JVM reads: a header, an
     /// entry for each certificate, and a digest. Each entry has the date 0, so that the same
-    /// certificates always make the same file. PKCS#12 would need another crate, and a random salt
-    /// that changes the file each time.
+    /// certificates always make the same file. PKCS#12 would need another crate, and its random salt
+    /// would change the file at each write.
     pub(super) fn jks(&self) -> Vec<u8> {
         let ours = self.ours.iter().map(|der| ("unified-proxy", der));
         let system = self.system.iter().map(|der| ("system", der));
@@ -85,8 +87,8 @@ impl Trusted {
     }
 }
 
-/// A 4-byte count. Certificates are far below 4 GiB; a larger count would make a file that Java
-/// refuses.
+/// Encodes a count or a length in 4 bytes. Certificates are far below 4 GiB; a larger length would
+/// make a file that Java refuses.
 fn length(count: usize) -> [u8; 4] {
     u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes()
 }
@@ -103,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_trust_store_is_written_byte_for_byte_as_the_format_defines_it() {
-        let trusted = Trusted {
+        let trusted = TrustStore {
             system: vec![CertificateDer::from(vec![7, 8])],
             ours: vec![CertificateDer::from(vec![9])],
         };
@@ -122,7 +124,7 @@ mod tests {
     #[test]
     fn pem_of_the_roots_is_parsed_back() {
         let roots = [vec![1; 48], vec![2; 100]].map(CertificateDer::from);
-        let trusted = Trusted {
+        let trusted = TrustStore {
             system: roots.to_vec(),
             ours: Vec::new(),
         };

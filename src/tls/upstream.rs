@@ -44,6 +44,7 @@ impl UpstreamTls {
             .map_err(|error| error.to_string())?
             .with_root_certificates(roots)
             .with_no_client_auth();
+        // Each lease gets a session cache of its own in `for_lease`.
         config.resumption = Resumption::disabled();
         Ok(Self {
             config: Arc::new(config),

@@ -160,9 +160,9 @@ fn jvm_word(word: &str) -> String {
     }
 }
 
-/// The host without brackets, and the port.
-fn host_and_port(proxy: &str) -> (&str, &str) {
-    let authority = proxy.strip_prefix("http://").unwrap_or(proxy);
+/// The host of a URL without brackets, and the port. A path is returned as a part of the port.
+fn host_and_port(url: &str) -> (&str, &str) {
+    let authority = url.strip_prefix("http://").unwrap_or(url);
     let (host, port) = authority.rsplit_once(':').unwrap_or((authority, "80"));
     (host.trim_matches(['[', ']']), port)
 }

@@ -37,7 +37,7 @@ pub(super) enum Kind {
     List(&'static Kind),
     /// An object with these keys.
     Object(Keys),
-    /// The first of these kinds that has the type of the value.
+    /// A value of one of these kinds. The first kind with the type of the value judges the value.
     AnyOf(&'static [Kind]),
 }
 

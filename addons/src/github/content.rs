@@ -51,7 +51,7 @@ const LABELS: [&str; 14] = [
     "shipit",
 ];
 
-/// Bots also merge on labels that contain this, in the same form.
+/// Bots also merge on labels that contain this text, compared in the form of [`LABELS`].
 const LABEL_PART: &str = "automerge";
 
 /// Why a value is denied.
@@ -165,7 +165,7 @@ fn command(body: &str) -> Option<Objection> {
     })
 }
 
-pub(super) fn is_bot_label(name: &str) -> bool {
+fn is_bot_label(name: &str) -> bool {
     let letters = name.chars().filter(|c| c.is_alphanumeric());
     let name: String = letters.flat_map(char::to_lowercase).collect();
     name.contains(LABEL_PART) || LABELS.contains(&name.as_str())

@@ -10,12 +10,13 @@ use http::{Request, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use super::denials::permit_repo;
 use crate::contract::{Code, Container, Denial, Fault, Host, Outbound, OutboundError};
 
-/// How long an answer is cached: not longer, since repositories are renamed and issues move.
+/// How long a result is cached: not longer, since repositories are renamed and issues move.
 const CACHE_LIFETIME: Duration = Duration::from_secs(600);
-/// Limit on the cached answers of a lease. A full cache drops its expired answers. If none has
-/// expired, it drops all answers.
+/// Limit on the cached results of a lease. A full cache drops its expired results. If none has
+/// expired, it drops all results.
 const CACHE_CAPACITY: usize = 4096;
 /// The longest node id in bytes that is looked up; a longer one counts as unknown.
 const MAX_ID: usize = 256;
@@ -35,7 +36,7 @@ const NODES: &str = "query($ids:[ID!]!){nodes(ids:$ids){\
 /// The container that a look-up is made for, and the forge's endpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Requester {
-    /// The lease whose request needs the answer.
+    /// The lease whose request needs the look-up.
     pub container: Arc<Container>,
     /// The host of the forge's API.
     pub api: Host,
@@ -45,7 +46,7 @@ pub(super) struct Requester {
     pub prefix: &'static str,
 }
 
-/// The object of a node id: a repository, an object in one, or an account.
+/// The object of a node id: a repository, an object in a repository, or an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     /// The `owner/name` of the repository; `None` for an account.
@@ -57,7 +58,7 @@ pub(super) struct Node {
 }
 
 /// Client of a forge's API. Looks up repositories and nodes with the container's credential, within
-/// the container's policy and budgets. Caches answers in the lease. A look-up returns `None` if
+/// the container's policy and budgets. Caches results in the lease. A look-up returns `None` if
 /// policy denies it, or if the forge does not return the object: the caller then denies the
 /// container's request. It returns an error if the forge responds with 5xx, or if the look-up fails
 /// in the proxy, for example at the container's rate limit.
@@ -72,7 +73,9 @@ impl Forge {
         Self { outbound }
     }
 
-    /// The `owner/name` of the repository with this number.
+    /// The `owner/name` of the repository with this number. `None` for an unknown number, and for a
+    /// private repository that is not registered for the container: the container must not learn
+    /// which repositories the proxy's credential can read.
     pub(super) async fn repo_of_id(
         &self,
         requester: Requester,
@@ -114,12 +117,12 @@ impl Forge {
         if asked.is_empty() {
             return Ok(nodes);
         }
-        let answers = self.look_up_nodes(requester, &asked).await?;
-        for ((id, node), answer) in unknown.iter_mut().zip(answers) {
-            if let Some(answer) = &answer {
-                cache.insert(key(id), answer.clone());
+        let results = self.look_up_nodes(requester, &asked).await?;
+        for ((id, node), result) in unknown.iter_mut().zip(results) {
+            if let Some(result) = &result {
+                cache.insert(key(id), result.clone());
             }
-            **node = answer;
+            **node = result;
         }
         Ok(nodes)
     }
@@ -150,18 +153,22 @@ impl Forge {
     }
 
     async fn look_up_repo(&self, requester: &Requester, id: u64) -> Result<Option<String>, Denial> {
-        let below = if requester.prefix.is_empty() {
+        let version = if requester.prefix.is_empty() {
             ""
         } else {
             "/v3"
         };
-        let request = Request::get(url(requester, &format!("{below}/repositories/{id}")))
+        let request = Request::get(url(requester, &format!("{version}/repositories/{id}")))
             .header(USER_AGENT, "unified-proxy")
             .header(ACCEPT, "application/vnd.github+json")
             .body(Bytes::new());
-        let answer = self.send(requester, request).await?.unwrap_or_default();
-        let name = answer.get("full_name").and_then(Value::as_str);
-        Ok(name.map(str::to_owned))
+        let response = self.send(requester, request).await?.unwrap_or_default();
+        let name = response.get("full_name").and_then(Value::as_str);
+        let is_public = response.get("private") == Some(&Value::Bool(false));
+        let is_listed =
+            |name: &str| permit_repo(&name.to_ascii_lowercase(), &requester.container).is_ok();
+        let known = name.filter(|name| is_public || is_listed(name));
+        Ok(known.map(str::to_owned))
     }
 
     async fn look_up_nodes(
@@ -174,8 +181,8 @@ impl Forge {
             .header(USER_AGENT, "unified-proxy")
             .header(CONTENT_TYPE, "application/json")
             .body(body.to_string().into());
-        let answer = self.send(requester, request).await?.unwrap_or_default();
-        let nodes = answer.pointer("/data/nodes").and_then(Value::as_array);
+        let response = self.send(requester, request).await?.unwrap_or_default();
+        let nodes = response.pointer("/data/nodes").and_then(Value::as_array);
         // Nodes are matched with ids by position, so a list of another length is discarded.
         let nodes = nodes.filter(|nodes| nodes.len() == ids.len());
         Ok(nodes.map_or_else(Vec::new, |nodes| nodes.iter().map(node).collect()))
@@ -211,7 +218,7 @@ fn node(value: &Value) -> Option<Node> {
     (node.repo.is_some() || node.login.is_some()).then_some(node)
 }
 
-/// The lease's cache of answers.
+/// The lease's cache of results.
 #[derive(Default)]
 struct LookupCache(Mutex<HashMap<Key, (Instant, Node)>>);
 

@@ -29,13 +29,13 @@ impl Mentions {
         if self.is_empty() {
             return None;
         }
-        let rendered = |keeps_tags| match rendered(text, keeps_tags) {
+        let find_rendered = |keeps_tags| match rendered(text, keeps_tags) {
             Cow::Owned(rendered) => self.find_in(&rendered),
             Cow::Borrowed(_) => None,
         };
         self.find_in(text)
-            .or_else(|| rendered(false))
-            .or_else(|| rendered(true))
+            .or_else(|| find_rendered(false))
+            .or_else(|| find_rendered(true))
     }
 
     fn find_in(&self, text: &str) -> Option<&str> {
@@ -112,8 +112,8 @@ fn rendered(text: &str, keeps_tags: bool) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Parses a numeric character reference (`&#64;`, `&#x40;`) or `&commat;`, the only named one that
-/// is decoded. Returns the character and the rest. The semicolon of a numeric reference is
+/// Parses a numeric character reference (`&#64;`, `&#x40;`) or `&commat;`, the only named reference
+/// that is decoded. Returns the character and the rest. The semicolon of a numeric reference is
 /// optional, as in HTML.
 fn reference(markup: &str) -> Option<(char, &str)> {
     if let Some(rest) = markup.strip_prefix("&commat;") {
@@ -147,8 +147,8 @@ struct Tags {
 }
 
 impl Tags {
-    /// Returns the text after the comment or tag that `markup` begins with; `None` if there is none
-    /// or if its end is missing.
+    /// Returns the text after the comment or tag that `markup` begins with; `None` if `markup`
+    /// begins with neither, or if the end is missing.
     fn skip<'a>(&mut self, markup: &'a str) -> Option<&'a str> {
         let inner = markup.strip_prefix('<')?;
         let comment = inner.strip_prefix("!--");

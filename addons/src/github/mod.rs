@@ -48,7 +48,7 @@ enum Service {
     /// Web pages and git, which other addons judge, and the API below `/api`.
     Web,
     Api,
-    /// Uploads of release assets. This host serves no look-ups, so the forge's API is asked: at the
+    /// Uploads of release assets. This host serves no look-ups: they go to the forge's API at the
     /// host `api`, below `prefix`.
     Uploads {
         api: Host,
@@ -152,7 +152,7 @@ impl Github {
         rest: Vec<String>,
     ) -> Verdict {
         let container = Arc::clone(&requester.container);
-        let Some(asked) = flow.effect(|| self.forge.repo_of_id(requester, id)) else {
+        let Some(look_up) = flow.effect(|| self.forge.repo_of_id(requester, id)) else {
             flow.note(|| format!("the forge would be asked which repository has the number {id}"));
             return Ok(());
         };
@@ -160,7 +160,7 @@ impl Github {
         // name: the container must not learn which repositories the proxy's credential can read.
         let not_listed =
             || denials::no_repo(format!("the repository with the number {id} is not listed"));
-        let repo = asked.await?;
+        let repo = look_up.await?;
         let repo = repo.ok_or_else(not_listed)?.to_ascii_lowercase();
         let (owner, name) = repo.split_once('/').ok_or_else(not_listed)?;
         let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
@@ -187,7 +187,7 @@ impl Github {
             let (container, rules) = (Arc::clone(&requester.container), Arc::clone(&mentions));
             // On another thread: fragments can make a small query as expensive as a large one.
             let named_nodes = body
-                .compute(move |body| graphql::judge(body, &mutations, &rules, &container))
+                .inspect_on_worker(move |body| graphql::judge(body, &mutations, &rules, &container))
                 .await?;
             let ids = named_nodes.ids();
             if !ids.is_empty() {
@@ -313,8 +313,8 @@ impl Addon for Github {
             return Step::PASS;
         };
         if flow.find_slot::<Lookup>().is_some() {
-            // A look-up of this addon: no container sees the response. The slot tells the git addon
-            // that the request is an API call.
+            // A look-up of this addon: no container sees the response. `ApiCall` makes the git
+            // addon skip the request.
             flow.put_slot(ApiCall);
             return Step::PASS;
         }

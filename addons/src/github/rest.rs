@@ -108,7 +108,7 @@ impl Rest {
         }
         Err(match blocked_sentence(&request.method, repo.rest) {
             Some(sentence) => api_blocked(sentence, "the allowlist of writes"),
-            None => self.write_denied(request, container),
+            None => write_denied(request, container),
         })
     }
 
@@ -168,7 +168,7 @@ impl Rest {
             let what = format!("{method} {path} names no repository");
             return Err(denials::no_repo(what));
         }
-        Err(self.write_denied(request, container))
+        Err(write_denied(request, container))
     }
 
     fn check_blocked(&self, request: &Request, path: &str) -> Verdict {
@@ -212,18 +212,18 @@ impl Rest {
             }
         };
         super::send_as_json(request);
-        let judge = move |body: Buffered| async move { body.read(judge_text).await };
+        let judge = move |body: Buffered| async move { body.inspect(judge_text).await };
         request.judge_body(MAX_BODY, ForgeBodyJudge { addon: NAME, judge });
         Ok(())
     }
+}
 
-    fn write_denied(&self, request: &Request, container: &Container) -> Denial {
-        let denial = denials::write(&what(request), container);
-        let method = &request.method;
-        denial.hint(format!(
-            "add a pattern for it to policy.allowed_api_patterns.{method} in policy.yaml"
-        ))
-    }
+fn write_denied(request: &Request, container: &Container) -> Denial {
+    let denial = denials::write(&what(request), container);
+    let method = &request.method;
+    denial.hint(format!(
+        "add a pattern for it to policy.allowed_api_patterns.{method} in policy.yaml"
+    ))
 }
 
 fn what(request: &Request) -> String {

@@ -44,7 +44,7 @@ impl GithubSettings {
     pub fn read(files: &Files<'_>) -> Self {
         let fields = files.policy.fields().section("policy");
         let blocked = match fields.find("blocked_api_patterns") {
-            Some(at) => patterns(&at),
+            Some(at) => patterns(&at).unwrap_or_default(),
             None => shipped_patterns(&fields),
         };
         let allowed = fields.find("allowed_api_patterns");
@@ -61,7 +61,7 @@ impl GithubSettings {
         });
         Self {
             hosts: ForgeHosts::read(files),
-            blocked: blocked.unwrap_or_default(),
+            blocked,
             allowed: allowed.unwrap_or_default(),
             writes_are_an_allowlist,
             public_reads: public_reads(files),
@@ -77,7 +77,7 @@ impl GithubSettings {
 
 /// The patterns that block requests if `blocked_api_patterns` is absent. A pattern that does not
 /// compile is reported as a configuration error, as if the file contained it.
-fn shipped_patterns(fields: &Fields<'_>) -> Option<Patterns> {
+fn shipped_patterns(fields: &Fields<'_>) -> Patterns {
     let mut patterns = Vec::new();
     for (method, text) in BLOCKED_PATTERNS {
         match PathPattern::parse_ignoring_case(text) {
@@ -85,7 +85,7 @@ fn shipped_patterns(fields: &Fields<'_>) -> Option<Patterns> {
             Err(wrong) => fields.refuse("blocked_api_patterns", wrong),
         }
     }
-    Some(patterns.into_iter().collect())
+    patterns.into_iter().collect()
 }
 
 fn patterns(at: &Setting<'_>) -> Option<Patterns> {

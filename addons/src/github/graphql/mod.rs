@@ -1,4 +1,4 @@
-//! Judges GraphQL requests by their syntax tree, never by their text.
+//! Judges GraphQL requests by the parsed query, never by a search in its text.
 
 mod allowed;
 mod budget;
@@ -30,7 +30,8 @@ pub(super) const MAX_BODY: usize = 1 << 20;
 /// Limit on the JSON values in one body, variables included.
 const MAX_VALUES: usize = 20_000;
 
-/// Limit on the requests in one body. GitHub itself accepts no batches.
+/// Limit on the requests in one body. GitHub refuses batches today; they are judged in case that
+/// changes.
 const MAX_BATCH: usize = 16;
 
 /// Judges a body: one request or a list of them. Returns the nodes that the body names by id. The
@@ -69,7 +70,7 @@ fn malformed(why: impl Display) -> Denial {
     Denial::malformed(format_args!("GraphQL: {why}"))
 }
 
-/// The rules for every request of a body.
+/// What each request of a body is judged by.
 struct Rules<'a> {
     mutations: &'a Mutations,
     mentions: &'a Mentions,
@@ -92,6 +93,7 @@ fn judge_request(
         Some(_) => return Err(malformed("variables must be an object")),
     };
     let document = syntax::parse(text, budget)?;
+    // Each operation is judged, whichever of them `operationName` selects.
     for operation in &document.operations {
         let mut walk = Walk {
             document: &document,
@@ -114,9 +116,9 @@ fn judge_request(
     Ok(())
 }
 
-/// Returns the text of the query. Denies a request without a text, and one with the hash of a
-/// persisted query: the query that the server stores under the hash cannot be judged. Also denies
-/// unknown members.
+/// Returns the text of the query. Denies a request without a text, and each request with
+/// `extensions.persistedQuery`, even beside a text: the server could run the stored query instead.
+/// Also denies unknown members.
 fn query_text(request: &Map<String, Value>) -> Result<&str, Denial> {
     const KNOWN: [&str; 4] = ["query", "variables", "operationName", "extensions"];
     if let Some(unknown) = request.keys().find(|key| !KNOWN.contains(&key.as_str())) {
@@ -132,7 +134,7 @@ fn query_text(request: &Map<String, Value>) -> Result<&str, Denial> {
     match request.get("query") {
         Some(Value::String(text)) if !persisted => Ok(text),
         Some(Value::String(_)) | None if persisted => Err(malformed(
-            "a persisted query cannot be judged; send its text",
+            "a persisted query cannot be judged; send its text without extensions.persistedQuery",
         )),
         _ => Err(malformed("the request has no query")),
     }

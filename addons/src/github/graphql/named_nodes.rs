@@ -1,4 +1,4 @@
-//! The nodes that a body names by id, and the checks of the forge's answers about them.
+//! The nodes that a body names by id, and the checks of what the forge returns for these ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -146,8 +146,8 @@ impl NamedNodes {
         self.nodes.union(&self.people).cloned().collect()
     }
 
-    /// Judges the forge's answers for [`NamedNodes::ids`], in the same order. Denies unknown nodes,
-    /// nodes and branches of other repositories, labels on which bots act, and agents.
+    /// Judges what the forge returned for [`NamedNodes::ids`], in the same order. Denies unknown
+    /// nodes, nodes and branches of other repositories, labels on which bots act, and agents.
     pub(in crate::github) fn judge(
         &self,
         nodes: Vec<Option<Node>>,
@@ -170,11 +170,11 @@ impl NamedNodes {
                 return Err(denials::body("a pull request", &foreign(key), container));
             }
         }
-        let differ = |(one, other): &&(String, String)| match (repo(one), repo(other)) {
+        let differ = |(one, other): &(String, String)| match (repo(one), repo(other)) {
             (Some(one), Some(other)) => !one.eq_ignore_ascii_case(other),
             _ => true,
         };
-        if self.same.iter().any(|pair| differ(&pair)) {
+        if self.same.iter().any(differ) {
             let objected = foreign("headRepositoryId");
             return Err(denials::body("a pull request", &objected, container));
         }

@@ -43,7 +43,10 @@ impl Known {
             let found = APIS.into_iter().find(|(url, ..)| *url == api);
             return match found {
                 Some((_, own, _)) if own == id => json!({ "full_name": "Acme/Web" }),
-                Some((.., other)) if other == id => json!({ "full_name": "acme/secret" }),
+                Some((.., other)) if other == id => {
+                    json!({ "full_name": "acme/secret", "private": true })
+                }
+                Some(_) if id == "10" => json!({ "full_name": "other/lib", "private": false }),
                 _ => Value::Null,
             };
         }
@@ -152,7 +155,7 @@ impl Guard {
                 if body.len() > judges.limit() {
                     return Err(Denial::new(Code::BodyTooLargeToInspect, "too large"));
                 }
-                let given = Buffered::own(Bytes::copy_from_slice(body));
+                let given = Buffered::unlimited(Bytes::copy_from_slice(body));
                 let judging = self.chain.judge(&mut flow, &mut request, judges, given);
                 assert_eq!(judging.await?, body);
             }

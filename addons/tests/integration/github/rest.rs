@@ -542,6 +542,16 @@ fn allowed_public_reads_are_sent_without_a_credential() {
                 Some(Code::RepoNotAuthorized),
                 false,
             ),
+            (API, "GET /repositories/7", None, false),
+            (API, "GET /repositories/10", None, true),
+            // An unknown number and a private repository that the credential could read are not
+            // told apart.
+            (
+                API,
+                "GET /repositories/8",
+                Some(Code::RepoNotAuthorized),
+                false,
+            ),
             (
                 API,
                 "GET /repositories/9",

@@ -1,5 +1,4 @@
-//! The ways out of MCP servers in network namespaces: the Unix listeners over which these servers
-//! reach the proxy.
+//! Opens the Unix listeners through which MCP servers in network namespaces reach the proxy.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,19 +12,19 @@ use tokio_util::sync::CancellationToken;
 use crate::ingress::{Engine, serve_delegated};
 use crate::mcp::{Egress, EgressListener};
 
-/// The beginning of the file name of a way out, before 12 hex digits and `.sock`.
-pub const PREFIX: &str = "mcp-";
+/// The prefix of a socket's file name: `mcp-`, 12 hex digits, `.sock`.
+pub const EGRESS_PREFIX: &str = "mcp-";
 
-/// Opens the ways out of MCP servers: Unix listeners in the directory of the leases' sockets.
-pub struct WaysOut {
+/// Opens listeners in the directory of the leases' sockets.
+pub struct EgressListeners {
     /// Set after the engine is built. Weak, since the engine owns the gateway, and the gateway's
-    /// servers own this `WaysOut`.
+    /// servers own these `EgressListeners`.
     engine: OnceLock<Weak<Engine>>,
     directory: PathBuf,
     runtime: Handle,
 }
 
-impl WaysOut {
+impl EgressListeners {
     /// Returns an opener of listeners in `directory`. The runtime of the caller accepts their
     /// connections. Panics outside a runtime.
     pub fn new(directory: PathBuf) -> Self {
@@ -36,20 +35,23 @@ impl WaysOut {
         }
     }
 
-    pub fn serve_with(&self, engine: &Arc<Engine>) {
-        // Cannot fail: `serve_with` is called once.
+    /// Sets the engine that serves the listeners. Until then, no listener can be opened.
+    pub fn set_engine(&self, engine: &Arc<Engine>) {
+        // Cannot fail: `set_engine` is called once.
         let _ = self.engine.set(Arc::downgrade(engine));
     }
 }
 
-impl Egress for WaysOut {
+impl Egress for EgressListeners {
     fn open(&self, delegation: Arc<Delegation>) -> io::Result<EgressListener> {
+        // `UnixListener::bind` needs a runtime.
         let _entered = self.runtime.enter();
-        // The random name is short, since the path of a socket has at most 107 bytes.
-        let name = format!("{PREFIX}{}.sock", LeaseId::generate().short());
+        // A random id, since one lease can have several listeners. Short, since the path of a
+        // socket has at most 107 bytes.
+        let name = format!("{EGRESS_PREFIX}{}.sock", LeaseId::generate().short());
         let path = self.directory.join(name);
         let engine = self.engine.get().and_then(Weak::upgrade);
-        let engine = engine.ok_or(io::ErrorKind::NotConnected)?;
+        let engine = engine.ok_or_else(|| io::Error::other("the proxy is starting or stopping"))?;
         let listener = UnixListener::bind(&path)?;
         let closed = CancellationToken::new();
         let (socket, until) = (path.clone(), closed.clone());
