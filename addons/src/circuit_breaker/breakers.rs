@@ -67,7 +67,7 @@ impl Breakers {
 
     /// Whether every circuit of the allowlist's entries is closed.
     pub fn all_closed(&self) -> bool {
-        let states = self.states();
+        let states = self.states_of(&self.upstreams.lock());
         states.values().all(|state| *state == State::Closed)
     }
 
@@ -110,8 +110,7 @@ impl Breakers {
     }
 
     /// The worst state of the circuits of each allowlist entry.
-    fn states(&self) -> BTreeMap<Arc<str>, State> {
-        let upstreams = self.upstreams.lock();
+    fn states_of(&self, upstreams: &[Arc<str>]) -> BTreeMap<Arc<str>, State> {
         let closed = upstreams
             .iter()
             .map(|name| (Arc::clone(name), State::Closed));
@@ -133,7 +132,9 @@ impl Collector for Breakers {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let states = self.states();
+        // Locked to the end, so that no other scrape finds the series reset.
+        let upstreams = self.upstreams.lock();
+        let states = self.states_of(&upstreams);
         self.state.reset();
         for (upstream, state) in states {
             self.state

@@ -12,7 +12,7 @@ use crate::contract::Endpoint;
 
 /// Maximum number of circuits in one map (the shared map or a lease's). A wildcard entry matches an
 /// unlimited number of hosts, so the map must be bounded. A circuit over the limit replaces the
-/// circuit with the oldest `touched`: a closed one, or an open one if all are open.
+/// circuit with the oldest `touched` among the closed ones, or among all if none is closed.
 const MAX_CIRCUITS: usize = 1024;
 
 /// How long a circuit is kept after `touched`.
@@ -32,7 +32,8 @@ pub struct Thresholds {
     pub successes: NonZeroU32,
 }
 
-/// The state of a circuit, in ascending order of severity.
+/// The state of a circuit, in ascending order of severity. The discriminant is the value of the
+/// metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// Every flow passes.
@@ -52,6 +53,7 @@ pub struct Circuits {
     circuits: Mutex<HashMap<Endpoint, Circuit>>,
     /// The number of circuits in all maps.
     circuit_count: Arc<AtomicUsize>,
+    /// The number of the next probe.
     probes: AtomicUsize,
 }
 
@@ -68,6 +70,7 @@ struct Open {
     since: Instant,
     until: Instant,
     successes: u32,
+    /// The number of the probe that is under way.
     probe: Option<usize>,
 }
 
@@ -102,9 +105,9 @@ impl Circuits {
         }
     }
 
-    /// Returns an error with the retry delay while the circuit is open. If the circuit is half-open
-    /// and `may_probe` is set, the flow becomes its probe; the error is returned as well if the
-    /// circuit already has a probe. A half-open circuit passes other flows.
+    /// Returns an error with the retry delay while the circuit is open. If the circuit is
+    /// half-open, a flow with `may_probe` becomes the probe, or gets the error if there is a probe
+    /// already. Other flows pass.
     pub fn admit(
         self: &Arc<Self>,
         endpoint: &Endpoint,
@@ -195,11 +198,11 @@ impl Circuits {
     }
 
     fn forget_one(&self, circuits: &mut HashMap<Endpoint, Circuit>) {
-        let quietest = circuits
+        let oldest = circuits
             .iter()
             .min_by_key(|(_, circuit)| (circuit.open.is_some(), circuit.touched))
             .map(|(endpoint, _)| endpoint.clone());
-        if let Some(endpoint) = quietest {
+        if let Some(endpoint) = oldest {
             circuits.remove(&endpoint);
             self.circuit_count.fetch_sub(1, Ordering::Relaxed);
         }

@@ -88,7 +88,7 @@ impl CircuitBreaker {
 
     /// Counts a response as a success of connecting. Also counts it as a faulty response (status
     /// 500 and above) or as a successful one.
-    fn answered(&self, flow: &mut Flow, status: u16) {
+    fn count_response(&self, flow: &mut Flow, status: u16) {
         let breakers = &self.breakers;
         let fails = status >= 500;
         if !fails && !breakers.has_circuits() {
@@ -100,8 +100,9 @@ impl CircuitBreaker {
         let thresholds = self.thresholds(flow);
         breakers.shared.success(endpoint, flow.started, thresholds);
         if fails {
+            // Not before `started`, which tests set to a future time.
             let now = flow.started + flow.started.elapsed();
-            self.failed(flow, FaultScope::Responses, now);
+            self.count_fault(flow, FaultScope::Responses, now);
         } else if let Some(container) = flow.known_container() {
             let circuits = breakers.of(container);
             circuits.success(endpoint, flow.started, thresholds);
@@ -110,7 +111,7 @@ impl CircuitBreaker {
         flow.take_slot::<Probes>();
     }
 
-    fn failed(&self, flow: &Flow, scope: FaultScope, now: Instant) {
+    fn count_fault(&self, flow: &Flow, scope: FaultScope, now: Instant) {
         let (Some(entry), Some(endpoint)) = (&flow.entry, flow.endpoint()) else {
             return;
         };
@@ -155,7 +156,7 @@ impl Addon for CircuitBreaker {
     }
 
     fn response<'a>(&'a self, flow: &'a mut Flow, response: &'a mut Response) -> Step<'a> {
-        self.answered(flow, response.status.as_u16());
+        self.count_response(flow, response.status.as_u16());
         Step::PASS
     }
 
@@ -164,9 +165,9 @@ impl Addon for CircuitBreaker {
             return;
         }
         match outcome.denial.as_ref().and_then(fault_scope) {
-            Some(scope) => self.failed(flow, scope, flow.started + outcome.duration),
+            Some(scope) => self.count_fault(flow, scope, flow.started + outcome.duration),
             // The proxy sees no response in a passthrough tunnel, so connecting is a success.
-            None if flow.kind == Kind::Tunnel && flow.record().upstream.is_some() => {
+            None if flow.kind == Kind::Tunnel && flow.record().upstream_addr.is_some() => {
                 if let Some(endpoint) = flow.endpoint() {
                     let (shared, thresholds) = (&self.breakers.shared, self.thresholds(flow));
                     shared.success(endpoint, flow.started, thresholds);

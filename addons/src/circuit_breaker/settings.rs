@@ -13,7 +13,7 @@ const DEFAULTS: Thresholds = Thresholds {
     successes: at_least_one(2),
 };
 
-/// Upstreams whose outages last. Without `upstreams`, their circuits open after 3 faults and stay
+/// Upstreams with long outages. Without `upstreams`, their circuits open after 3 faults and stay
 /// open for 60 s.
 const LONG_OUTAGES: [&str; 3] = ["api.anthropic.com", "api.openai.com", "api.tavily.com"];
 

@@ -256,7 +256,7 @@ fn only_passthrough_tunnels_are_denied_and_a_connection_counts_as_a_success() {
     assert!(breaker.begin(&mut tunnel("api.example.com", 1)).is_ok());
     let mut connected = tunnel("raw.example.com", RECOVERY + 1);
     breaker.begin(&mut connected).unwrap();
-    connected.record_mut().upstream = Some(([8, 8, 8, 8], 443).into());
+    connected.record_mut().upstream_addr = Some(([8, 8, 8, 8], 443).into());
     breaker.end(connected, End::Aborted);
     assert!(breaker.begin(&mut tunnel("raw.example.com", 1)).is_ok());
 }

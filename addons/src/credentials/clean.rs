@@ -1,6 +1,6 @@
 //! Removes the client's own credentials from requests: the header fields in which services accept
-//! keys, the fields that an entry sets, and the fields, query parameters and cookies that it lists
-//! for removal.
+//! keys, the fields that an entry sets, and the fields, query parameters and cookies that the
+//! entry lists for removal.
 
 use http::HeaderValue;
 use http::header::COOKIE;

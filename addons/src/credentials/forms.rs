@@ -5,7 +5,7 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 use zeroize::Zeroizing;
 
 /// The length of the shortest base64 form, in bytes: a shorter one would match unrelated text.
-const MIN_DERIVED: usize = 6;
+const MIN_BASE64: usize = 6;
 
 /// The forms of several secrets, sorted, each with the name of its credential.
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl Forms {
                 let encoded = Zeroizing::new(encoded.into_bytes());
                 for end in [whole, partial, encoded.len()] {
                     if let Some(form) = encoded.get(first..end)
-                        && form.len() >= MIN_DERIVED
+                        && form.len() >= MIN_BASE64
                     {
                         self.insert(form.to_vec(), name);
                     }

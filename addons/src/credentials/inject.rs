@@ -78,8 +78,8 @@ impl HostCredentials {
         }
     }
 
-    /// The credentials whose entries match the request. Of those that set `Authorization` (all
-    /// kinds except `set_headers`), only the first is chosen.
+    /// The credentials whose entries match the request. Of the kinds that always set
+    /// `Authorization` (all except `set_headers`), only the first credential is chosen.
     fn chosen(&self, flow: &Flow, request: &Request, container: &Container) -> Chosen<'_> {
         let anonymous = flow.find_slot::<Anonymous>().is_some();
         let is_for = |credential: &Credential| {
@@ -176,8 +176,9 @@ impl HostCredentials {
         }) {
             return Ok(current);
         }
-        let names = || self.credentials.first().map_or("", |first| &first.name);
-        let read = Prepared::read(&self.credentials).map_err(|why| unavailable(names(), &why))?;
+        let first_name = self.credentials.first().map_or("", |first| &first.name);
+        let read =
+            Prepared::read(&self.credentials).map_err(|why| unavailable(first_name, &why))?;
         let mut place = self.prepared.write();
         *place = Some(read);
         RwLockReadGuard::try_map(RwLockWriteGuard::downgrade(place), Option::as_ref)
@@ -260,8 +261,8 @@ fn names_repo(path: &Path, repo: &str) -> bool {
 }
 
 /// The denial if a secret cannot be read or fetched. The client learns only the entry's name. The
-/// hint has the reason; only `explain` shows hints. `explain` fetches no token, so the reason of a
-/// failed fetch is only in the log.
+/// hint has the reason; only `explain` shows hints. `explain` fetches no token, so it cannot show
+/// why a fetch failed. The sources log failed token requests.
 fn unavailable(name: &str, why: &str) -> Denial {
     let sentence = format!("Credential unavailable: {name}");
     Denial::new(Code::CredentialUnavailable, sentence)

@@ -28,14 +28,14 @@ pub fn placeholder(name: &str) -> String {
 /// Whether the text contains a placeholder.
 #[must_use]
 pub fn is_placeholder(text: &str) -> bool {
-    is_in(text.as_bytes())
+    contains_placeholder(text.as_bytes())
 }
 
 /// Denies a request that has a placeholder in its path, its query or a header field. Must be called
 /// for each request to which no credential applies: no secret would replace the placeholder, and
 /// the upstream must not see it.
 pub(super) fn refuse(flow: &Flow, request: &Request) -> Verdict {
-    if !carries_one(request) {
+    if !has_placeholder(request) {
         return Ok(());
     }
     let sentence = format!(
@@ -53,19 +53,19 @@ pub(super) fn refuse(flow: &Flow, request: &Request) -> Verdict {
         )))
 }
 
-fn carries_one(request: &Request) -> bool {
+fn has_placeholder(request: &Request) -> bool {
     let query = request.query.as_deref().unwrap_or_default();
     let decoded: Cow<'_, [u8]> = percent_decode(query.as_bytes()).into();
-    is_in(&decoded)
-        || is_in(request.path.normal().as_bytes())
+    contains_placeholder(&decoded)
+        || contains_placeholder(request.path.normal().as_bytes())
         || request
             .headers
             .values()
-            .any(|value| is_in(value.as_bytes()))
-        || is_a_basic_password(&request.headers)
+            .any(|value| contains_placeholder(value.as_bytes()))
+        || has_basic_placeholder(&request.headers)
 }
 
-fn is_in(mut text: &[u8]) -> bool {
+fn contains_placeholder(mut text: &[u8]) -> bool {
     while let Some(at) = memmem::find(text, PREFIX) {
         text = text.get(at + PREFIX.len()..).unwrap_or_default();
         let digits = text.get(..DIGITS);
@@ -76,7 +76,7 @@ fn is_in(mut text: &[u8]) -> bool {
     false
 }
 
-fn is_a_basic_password(headers: &HeaderMap) -> bool {
+fn has_basic_placeholder(headers: &HeaderMap) -> bool {
     [AUTHORIZATION, PROXY_AUTHORIZATION]
         .iter()
         .flat_map(|name| headers.get_all(name))
@@ -85,7 +85,7 @@ fn is_a_basic_password(headers: &HeaderMap) -> bool {
             let encoded = scheme.eq_ignore_ascii_case("basic").then_some(encoded)?;
             STANDARD.decode(encoded.trim()).ok()
         })
-        .any(|decoded| is_in(&decoded))
+        .any(|decoded| contains_placeholder(&decoded))
 }
 
 #[cfg(test)]

@@ -42,10 +42,10 @@ impl Scrubber {
             }
         }
         let lengths = forms.iter().map(|form| form.len());
-        let in_place = names.iter().map(|name| format!("[REDACTED:{name}]").into());
+        let replacements = names.iter().map(|name| format!("[REDACTED:{name}]").into());
         Ok(Self {
             automaton,
-            replacements: in_place.collect(),
+            replacements: replacements.collect(),
             begins,
             longest: lengths.clone().max().unwrap_or(0),
             shortest: lengths.min().unwrap_or(usize::MAX),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use zeroize::{Zeroize, Zeroizing};
 
-/// The text of a secret, wiped when the last header value that shares it is dropped.
+/// A text with a secret, wiped when the last header value or `Bytes` that shares it is dropped.
 pub(super) struct Wiped(pub(super) Zeroizing<String>);
 
 impl AsRef<[u8]> for Wiped {
@@ -13,7 +13,7 @@ impl AsRef<[u8]> for Wiped {
     }
 }
 
-/// Wipes a response that held tokens, unless another reference to its bytes exists.
+/// Wipes a response body that holds tokens, unless another reference to its bytes exists.
 pub(super) fn wipe_bytes(body: Bytes) {
     if let Ok(mut body) = body.try_into_mut() {
         body.as_mut().zeroize();

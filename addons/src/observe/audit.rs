@@ -20,7 +20,7 @@ use crate::contract::{Addon, Flow, Order, Outcome, names};
 pub struct Audit {
     limits: Arc<BudgetLimits>,
     unknown_sources: Budget,
-    /// The budget of the proxy's own flows, which clients can cause.
+    /// The budget of the proxy's own flows. It is limited since clients can cause such flows.
     own: Budget,
     /// The budgets that the leases own, so that `tick` writes their folded lines.
     leases: Mutex<Vec<Weak<Budget>>>,
@@ -112,16 +112,16 @@ impl Addon for Audit {
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
         let line = AuditLine::of(flow, outcome);
-        let written = line.encode();
+        let encoded = line.encode();
         let ended = flow.started.checked_add(outcome.duration);
         let ended = ended.unwrap_or(flow.started);
         let budget = self.budget_of(flow);
-        let write = |to| self.limits.sink.write(&written.json, to);
-        if budget.admits(&written.json, ended) {
+        let write = |to| self.limits.sink.write(&encoded.json, to);
+        if budget.admits(&encoded.json, ended) {
             write(Destination::Both);
         } else {
             write(Destination::Live);
-            budget.fold(&line, written, ended);
+            budget.fold(&line, encoded, ended);
         }
     }
 }
@@ -230,7 +230,7 @@ mod tests {
         flow.record_mut().method = Some("GET".into());
         flow.record_mut().path = Some("/v1?key=secret".into());
         flow.record_mut().rule = Some("api.example.com".into());
-        flow.record_mut().upstream = Some("93.184.216.34:443".parse().unwrap());
+        flow.record_mut().upstream_addr = Some("93.184.216.34:443".parse().unwrap());
         flow.record_mut().credential = Some("anthropic".into());
         flow.start_mut().at = std::time::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
         audit.finished(&flow, &ok());
@@ -358,14 +358,14 @@ mod tests {
     }
 
     #[test]
-    fn only_lines_with_equal_fold_keys_are_folded_into_one() {
+    fn only_lines_with_equal_keys_are_folded_into_one() {
         let changes: [fn(&mut Flow); 8] = [
             |_| {},
             |flow| flow.record_mut().method = Some("PUT".into()),
             |flow| flow.record_mut().path = Some("/b".into()),
             |flow| flow.record_mut().rule = Some("another".into()),
             |flow| flow.record_mut().credential = Some("another".into()),
-            |flow| flow.record_mut().upstream = Some(([10, 0, 0, 1], 443).into()),
+            |flow| flow.record_mut().upstream_addr = Some(([10, 0, 0, 1], 443).into()),
             |flow| flow.endpoint_mut().port += 1,
             |flow| flow.start_mut().kind = Kind::Websocket,
         ];

@@ -5,39 +5,37 @@ use std::ops::Range;
 use super::json::{beginning, excerpt, host, member, optional, socket_address};
 use super::line::{AuditLine, Cost, McpLine};
 
-/// The initial capacity in bytes, which suffices for most lines. A line can have 11 KiB: its
-/// longest members are a path of 1 KiB and a policy's reason of 512 bytes, and each byte of them
-/// may become an escape of six bytes.
+/// The initial capacity in bytes, which suffices for most lines. A line can have 11 KiB: a path of
+/// 1 KiB and a policy's reason of 512 bytes, each byte of which may become an escape of six bytes,
+/// and 2 KiB of other members.
 const TYPICAL_LENGTH: usize = 512;
 
 pub(super) struct EncodedLine {
     /// One JSON object without a line feed.
     pub(super) json: Vec<u8>,
-    /// Offset of the first byte after `ts` and `flow`. Two lines that are equal from here on, apart
-    /// from their costs, can be folded.
-    fold_start: usize,
+    /// Offset of the first byte after `ts` and `flow`.
+    key_start: usize,
     /// The bytes of `json` that hold the cost of the flow.
-    cost_at: Range<usize>,
+    cost: Range<usize>,
 }
 
-/// A line without its cost, split into the part that differs between flows and the rest. The rest
-/// is the key for folding.
-pub(super) struct FoldKey {
-    /// `ts` and `flow`.
+/// A line without its cost. Lines with equal keys can be folded.
+pub(super) struct FoldableLine {
+    /// `ts` and `flow`, which differ between flows.
     pub(super) head: Vec<u8>,
-    /// The rest of the line: equal for lines that can be folded.
-    pub(super) rest: Vec<u8>,
-    /// Offset in `rest` at which the cost is inserted.
+    /// The rest of the line.
+    pub(super) key: Vec<u8>,
+    /// Offset in `key` at which the cost is inserted.
     pub(super) cost_at: usize,
 }
 
 impl EncodedLine {
-    pub(super) fn fold_key(mut self) -> FoldKey {
-        self.json.drain(self.cost_at.clone());
-        FoldKey {
-            rest: self.json.split_off(self.fold_start),
+    pub(super) fn foldable(mut self) -> FoldableLine {
+        self.json.drain(self.cost.clone());
+        FoldableLine {
+            key: self.json.split_off(self.key_start),
             head: self.json,
-            cost_at: self.cost_at.start - self.fold_start,
+            cost_at: self.cost.start - self.key_start,
         }
     }
 }
@@ -45,16 +43,16 @@ impl EncodedLine {
 /// Bytes of the longest cost and count: four numbers with their keys.
 const LONGEST_NUMBERS: usize = 129;
 
-impl FoldKey {
+impl FoldableLine {
     /// Upper bound on the length of the line in bytes, with any cost and count.
-    pub(super) fn longest(&self) -> usize {
-        self.head.len() + self.rest.len() + LONGEST_NUMBERS
+    pub(super) fn max_length(&self) -> usize {
+        self.head.len() + self.key.len() + LONGEST_NUMBERS
     }
 
-    /// Encodes the line for `count` flows. `cost` has the sums of their bytes, and the duration of
-    /// the first.
+    /// Encodes the line for `count` flows. `cost` has the sums of the flows' bytes, and the
+    /// duration of the first flow.
     pub(super) fn encode(&self, cost: Cost, count: u64) -> Vec<u8> {
-        let (before, after) = self.rest.split_at(self.cost_at);
+        let (before, after) = self.key.split_at(self.cost_at);
         let mut out = [&self.head, before].concat();
         cost.write(&mut out);
         out.extend_from_slice(after);
@@ -74,7 +72,7 @@ impl AuditLine<'_> {
         let mut json = Vec::with_capacity(TYPICAL_LENGTH);
         let out = &mut json;
         beginning(out, self.ts, self.flow);
-        let fold_start = out.len();
+        let key_start = out.len();
         member(out, ",\"kind\":", self.kind.as_str());
         optional(out, ",\"container_id\":", self.container_id);
         optional(out, ",\"client\":", self.client);
@@ -89,7 +87,7 @@ impl AuditLine<'_> {
         optional(out, ",\"rule\":", self.rule);
         let cost_start = out.len();
         self.cost.write(out);
-        let cost_at = cost_start..out.len();
+        let cost = cost_start..out.len();
         socket_address(out, ",\"upstream_addr\":", self.upstream_addr);
         optional(out, ",\"credential\":", self.credential);
         if let Some(mcp) = &self.mcp {
@@ -98,8 +96,8 @@ impl AuditLine<'_> {
         out.push(b'}');
         EncodedLine {
             json,
-            fold_start,
-            cost_at,
+            key_start,
+            cost,
         }
     }
 }

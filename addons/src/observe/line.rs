@@ -21,9 +21,9 @@ const MAX_MCP_METHOD: usize = 64;
 /// Limit on the bytes of a tool's name in a line; the rest is cut. A server chooses the name.
 const MAX_TOOL: usize = 128;
 
-/// The facts of one line of the audit log, borrowed from the flow that ended; [`AuditLine::encode`]
-/// makes its text. Queries, headers and the sentences of denials are left out, since they may
-/// contain secrets.
+/// The facts of one line of the audit log, borrowed from the flow that ended.
+/// [`AuditLine::encode`] encodes the line. Queries, headers and the sentences of denials are left
+/// out, since they may contain secrets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AuditLine<'a> {
     /// When the flow started.
@@ -126,14 +126,14 @@ impl<'a> AuditLine<'a> {
             outcome: outcome.label(),
             code: denial.map(|denial| denial.code().as_str()),
             addon: denied_by.filter(|name| !name.is_empty()),
-            rule: denied_rule.or(flow.record().rule.as_deref()),
+            rule: denied_rule.or(record.rule.as_deref()),
             cost: Cost {
                 bytes_in: flow.counters.bytes_in.load(Ordering::Relaxed),
                 bytes_out: flow.counters.bytes_out.load(Ordering::Relaxed),
                 duration_ms: u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
             },
-            upstream_addr: flow.record().upstream,
-            credential: flow.record().credential.as_deref(),
+            upstream_addr: record.upstream_addr,
+            credential: record.credential.as_deref(),
             mcp: McpLine::of(flow),
         }
     }

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use prometheus::IntCounter;
 use tokio_util::sync::CancellationToken;
 
-use super::encoded_line::{EncodedLine, FoldKey};
+use super::encoded_line::{EncodedLine, FoldableLine};
 use super::line::{AuditLine, Cost};
 use super::sink::{AuditSink, CHAIN_BYTES, Destination};
 use super::window::{Amount, Window};
@@ -68,7 +68,7 @@ struct State {
 
 #[derive(Default)]
 struct Held {
-    /// By `FoldKey::rest`. The whole key is hashed with a random seed, so that a client cannot
+    /// By `FoldableLine::key`. The whole key is hashed with a random seed, so that a client cannot
     /// choose keys that collide.
     lines: HashMap<Vec<u8>, Fold, foldhash::fast::RandomState>,
     /// The sum of the lines that are held in full, each at its longest.
@@ -126,28 +126,28 @@ impl Budget {
     /// Folds the line into an equal one, or holds it until the next flush. If the budget has no
     /// space for another line in full, does so with the line's coarse form.
     pub(super) fn fold(&self, line: &AuditLine<'_>, written: EncodedLine, now: Instant) {
-        // Declared before the lock's guard, so that the key is freed after the lock is released.
-        let mut key = written.fold_key();
+        // Declared before the lock's guard, so that the line is freed after the lock is released.
+        let mut foldable = written.foldable();
         let mut state = self.state.lock();
-        if let Some(fold) = state.held.lines.get_mut(&key.rest) {
+        if let Some(fold) = state.held.lines.get_mut(&foldable.key) {
             fold.add(line.cost);
             self.limits.folded.inc();
             return;
         }
         state.held.since.get_or_insert(now);
-        if !self.holds_in_full(&mut state, &key, now) {
-            key = line.coarse().encode().fold_key();
+        if !self.holds_in_full(&mut state, &foldable, now) {
+            foldable = line.coarse().encode().foldable();
         }
-        match state.held.lines.entry(key.rest) {
+        match state.held.lines.entry(foldable.key) {
             Entry::Occupied(mut fold) => {
                 fold.get_mut().add(line.cost);
                 self.limits.folded.inc();
             }
             Entry::Vacant(new) => {
-                key.head.shrink_to_fit();
+                foldable.head.shrink_to_fit();
                 new.insert(Fold {
-                    head: key.head,
-                    cost_at: key.cost_at,
+                    head: foldable.head,
+                    cost_at: foldable.cost_at,
                     cost: line.cost,
                     count: 1,
                 });
@@ -157,8 +157,8 @@ impl Budget {
 
     /// Reserves space for a line that is held in full. Returns `false` if too many lines or bytes
     /// are held, or if the line would exceed the budget of the minute.
-    fn holds_in_full(&self, state: &mut State, line: &FoldKey, now: Instant) -> bool {
-        let bytes = in_the_log(line.longest());
+    fn holds_in_full(&self, state: &mut State, line: &FoldableLine, now: Instant) -> bool {
+        let bytes = in_the_log(line.max_length());
         let held = state.held.full.bytes.saturating_add(bytes);
         let all = state.written.sum(now).bytes.saturating_add(held);
         let fits = state.held.full.lines < MAX_HELD
@@ -195,13 +195,9 @@ impl Budget {
             state.written.add(held.full, now);
             held
         };
-        for (rest, fold) in held.lines {
+        for (key, fold) in held.lines {
             let Fold { head, cost_at, .. } = fold;
-            let line = FoldKey {
-                head,
-                rest,
-                cost_at,
-            };
+            let line = FoldableLine { head, key, cost_at };
             let line = line.encode(fold.cost, fold.count);
             self.limits.sink.write(&line, Destination::Log);
         }
@@ -383,7 +379,7 @@ mod tests {
                     credential: Some(&text),
                     ..AuditLine::of(&flow, &outcome)
                 };
-                in_the_log(line.coarse().encode().fold_key().longest())
+                in_the_log(line.coarse().encode().foldable().max_length())
             });
             of_code.sum()
         };

@@ -6,7 +6,8 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
 use crate::contract::{Addon, Code, Flow, Kind, Order, Outcome, names};
 
-/// Upper bounds of the buckets of durations, in seconds: from a cached answer to a long completion.
+/// Upper bounds of the duration buckets, in seconds: from an immediate response to a model's long
+/// completion.
 const DURATION_BUCKETS: [f64; 12] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0,
 ];
@@ -126,7 +127,7 @@ impl Metrics {
     fn count(&self, flow: &Flow, method: &str, outcome: &Outcome) {
         let status = StatusCode::from_u16(outcome.status).ok();
         let status = status_label(status.as_ref());
-        let labels = [method, flow.upstream(), status, outcome.label()];
+        let labels = [method, flow.upstream_label(), status, outcome.label()];
         self.requests.with_label_values(&labels).inc();
     }
 
@@ -135,7 +136,7 @@ impl Metrics {
         self.count(flow, method, outcome);
         // The duration of a tunnel or a WebSocket says nothing about an upstream.
         if flow.kind == Kind::Http {
-            let durations = self.durations.with_label_values(&[flow.upstream()]);
+            let durations = self.durations.with_label_values(&[flow.upstream_label()]);
             durations.observe(outcome.duration.as_secs_f64());
         }
         let names = flow.record().credential.iter();

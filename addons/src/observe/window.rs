@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// A sum includes the current second and this many seconds before it: a span of 60 seconds that
-/// begins within one second ends within the 60th after it.
+/// A sum includes the current second and this many seconds before it, since a span of 60 seconds
+/// can overlap 61 seconds of the window.
 const REACH: u64 = 60;
 
 /// Lines and bytes written, by second.

@@ -118,7 +118,7 @@ type ByName = HashMap<Arc<str>, Arc<Bucket>, RandomState>;
 
 struct Bucket {
     rate: Rate,
-    /// The label of the metric: see [`FlowStart::upstream`](crate::contract::FlowStart::upstream).
+    /// The label of the metric: [`crate::contract::FlowStart::upstream_label`].
     upstream: Box<str>,
     limiter: RateLimiter<NotKeyed, InMemoryState, DefaultClock, StateInformationMiddleware>,
     /// Tokens left at the last request.
@@ -141,7 +141,9 @@ impl Buckets {
         let at = self.millis(flow.started);
         match self.buckets.load().get(name) {
             Some(bucket) if bucket.rate == rate => bucket.take(at),
-            _ => self.add(name, Bucket::new(rate, flow.upstream())).take(at),
+            _ => self
+                .add(name, Bucket::new(rate, flow.upstream_label()))
+                .take(at),
         }
     }
 

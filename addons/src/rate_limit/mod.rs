@@ -134,7 +134,7 @@ impl Addon for RateLimit {
         if denial.is_some_and(|denial| denial.code() == Code::RateLimited)
             && let Some(container) = flow.known_container()
         {
-            self.rejections.count(container, flow.upstream());
+            self.rejections.count(container, flow.upstream_label());
         }
     }
 }

@@ -12,9 +12,10 @@ use parking_lot::Mutex;
 
 use super::take;
 use crate::contract::Container;
+use crate::contract::settings::at_least_one;
 
 /// The burst, as a multiple of the tunnels per second: programs open many tunnels when they start.
-const BURST_SECONDS: u32 = 4;
+const BURST_SECONDS: NonZeroU32 = at_least_one(4);
 
 /// The tunnels that a lease may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +26,7 @@ pub struct TunnelBudget {
 
 impl TunnelBudget {
     pub(super) fn burst(self) -> NonZeroU32 {
-        self.per_second
-            .saturating_mul(NonZeroU32::MIN.saturating_add(BURST_SECONDS - 1))
+        self.per_second.saturating_mul(BURST_SECONDS)
     }
 
     /// Counts a tunnel. Over the limit, the error is the time to wait.

@@ -52,17 +52,17 @@ fn invalid_allowlist_entries_are_refused_with_their_place() {
                 &[
                     "2:11: domains[0]: must be a name, with its ports beside it: write { domain: a.example, ports: [8443] }",
                     "2:27: domains[1]: must be a name, with its ports beside it: write { domain: \"*.a.example\", ports: [8443] }",
-                    "2:47: domains[2]: must be a name without scheme and path: write a.example",
+                    "2:47: domains[2]: must be a name without scheme, user and path: write a.example",
                     "2:66: domains[3]: must be a name, with its ports beside it: write { domain: a.example, ports: [8443] }",
-                    "2:107: domains[4]: must be a name without scheme and path: write a.example",
-                    "2:122: domains[5]: must be a name without scheme and path: write \"*.a.example\"",
+                    "2:107: domains[4]: must be a name without scheme, user and path: write a.example",
+                    "2:122: domains[5]: must be a name without scheme, user and path: write \"*.a.example\"",
                 ],
             ),
             (
                 "domains: [{ domain: a.example:8443 }, { domain: https://a.example/ }, \"a.example:0\", \"a.example:https\"]",
                 &[
                     "2:21: domains[0].domain: must be a name, with its ports beside it: write { domain: a.example, ports: [8443] }",
-                    "2:49: domains[1].domain: must be a name without scheme and path: write a.example",
+                    "2:49: domains[1].domain: must be a name without scheme, user and path: write a.example",
                     "2:71: domains[2]: the host name has an invalid character or label",
                     "2:86: domains[3]: the host name has an invalid character or label",
                 ],

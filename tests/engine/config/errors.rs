@@ -305,6 +305,12 @@ fn wrong_types_and_values_in_proxy_yaml_are_refused_with_their_place() {
                 ],
             ),
             (
+                "tracing: { otlp_endpoint: \"http://collector.example.com:4318/#x\" }",
+                &[
+                    "2:27: tracing.otlp_endpoint: must be the http:// or https:// URL of an OTLP collector, such as http://collector.example.com:4318",
+                ],
+            ),
+            (
                 "tracing: { otlp_endpoint: \"collector.example.com:4318\" }",
                 &[
                     "2:27: tracing.otlp_endpoint: must be the http:// or https:// URL of an OTLP collector, such as http://collector.example.com:4318",

@@ -1,4 +1,4 @@
-//! Builds requests to GitHub's API about an installation of an App, and parses the answers.
+//! Builds requests to GitHub's API about an installation of an App, and parses the responses.
 
 use std::collections::BTreeMap;
 
@@ -46,10 +46,10 @@ impl Installation {
         self.request(Method::GET, "", jwt, Bytes::new())
     }
 
-    /// Parses the owner's login from the answer to [`Self::owner_request`].
+    /// Parses the owner's login from the response to [`Self::owner_request`].
     pub(super) fn owner(&self, status: StatusCode, body: &[u8]) -> Result<String, String> {
-        let answer = read(status, body)?;
-        let login = answer.0.pointer("/account/login").and_then(Value::as_str);
+        let response = read(status, body)?;
+        let login = response.0.pointer("/account/login").and_then(Value::as_str);
         let login = login.ok_or("GitHub's answer does not name the owner of the installation")?;
         Ok(login.to_owned())
     }
@@ -63,7 +63,7 @@ impl Installation {
         let mut names: Vec<&str> = repos.iter().map(|repo| parts(repo).1).collect();
         names.sort_unstable();
         names.dedup();
-        // GitHub would answer a request without names with a token for all repositories.
+        // To a request without names, GitHub would grant a token for all repositories.
         if names.is_empty() {
             return Err("no repository of the container belongs to the installation".to_owned());
         }
@@ -78,7 +78,7 @@ impl Installation {
         self.request(Method::POST, "/access_tokens", jwt, body)
     }
 
-    /// Parses the answer to [`Self::token_request`]. Refuses a token that is not limited to
+    /// Parses the response to [`Self::token_request`]. Refuses a token that is not limited to
     /// repositories of the container.
     pub(super) fn minted(
         &self,
@@ -86,14 +86,14 @@ impl Installation {
         status: StatusCode,
         body: &[u8],
     ) -> Result<Minted, String> {
-        let answer = read(status, body)?;
-        let text = |key| answer.0.get(key).and_then(Value::as_str);
-        let reached = answer.0.get("repositories").and_then(Value::as_array);
+        let response = read(status, body)?;
+        let text = |key| response.0.get(key).and_then(Value::as_str);
+        let reached = response.0.get("repositories").and_then(Value::as_array);
         let is_own = |repo: &Value| {
             let name = repo.get("full_name").and_then(Value::as_str);
             name.is_some_and(|name| container.repos.iter().any(|own| own.is(name)))
         };
-        // An answer without a list may hold a token for all repositories of the installation.
+        // A response without a list may hold a token for all repositories of the installation.
         let within = reached.is_some_and(|repos| !repos.is_empty() && repos.iter().all(is_own));
         if !within || text("repository_selection") != Some("selected") {
             return Err(
@@ -153,16 +153,16 @@ fn parts(repo: &Repo) -> (&str, &str) {
     repo.name.split_once('/').unwrap_or(("", &repo.name))
 }
 
-/// GitHub's answer, which may hold a token. Wiped when dropped. It has no `Debug` on purpose.
-struct Answer(Value);
+/// The JSON of a response that may hold a token. Wiped when dropped. It has no `Debug` on purpose.
+struct ResponseJson(Value);
 
-impl Drop for Answer {
+impl Drop for ResponseJson {
     fn drop(&mut self) {
         wipe(&mut self.0);
     }
 }
 
-fn read(status: StatusCode, body: &[u8]) -> Result<Answer, String> {
+fn read(status: StatusCode, body: &[u8]) -> Result<ResponseJson, String> {
     if !status.is_success() {
         return Err(format!(
             "GitHub answered {}{}",
@@ -170,8 +170,8 @@ fn read(status: StatusCode, body: &[u8]) -> Result<Answer, String> {
             advice(status)
         ));
     }
-    let answer = serde_json::from_slice(body).map(Answer);
-    answer.map_err(|_| "GitHub's answer is not JSON".to_owned())
+    let response = serde_json::from_slice(body).map(ResponseJson);
+    response.map_err(|_| "GitHub's answer is not JSON".to_owned())
 }
 
 fn advice(status: StatusCode) -> &'static str {

@@ -27,15 +27,15 @@ impl AppSettings {
         forges: &[ForgeHosts],
         secrets: &SecretReader<'a>,
     ) -> Option<Self> {
-        let host = forge_of(hosts, forges);
+        let forge = forge_of(hosts, forges);
         let is_elsewhere = |(named, _): &&(Host, u16)| {
-            host.is_none_or(|host| host.all_hosts().all(|known| known != named))
+            forge.is_none_or(|forge| forge.all_hosts().all(|known| known != named))
         };
         if let Some((elsewhere, _)) = hosts.iter().find(is_elsewhere) {
             // Refused, since the App's token would be sent to this host.
-            at.refuse(match host {
+            at.refuse(match forge {
             None => "none of the entry's hosts belongs to a forge in git.hosts of policy.yaml: add the forge there, or change hosts of this entry".to_owned(),
-            Some(host) => format!("{elsewhere} is not a host of {} in git.hosts of policy.yaml: all hosts of a github_app entry must belong to one forge", host.host),
+            Some(forge) => format!("{elsewhere} is not a host of {} in git.hosts of policy.yaml: all hosts of a github_app entry must belong to one forge", forge.host),
         });
         }
         let fields = at.fields()?;
@@ -45,7 +45,7 @@ impl AppSettings {
         let private_key = fields.need("private_key").and_then(|at| secrets.read(&at));
         let reading = BTreeMap::from([("contents".to_owned(), "read".to_owned())]);
         let permissions = fields.or("permissions", reading, |at| permissions(&at));
-        let (api, prefix) = api_of(host?);
+        let (api, prefix) = api_of(forge?);
         Some(Self {
             installation: Installation {
                 app_id: app_id?,

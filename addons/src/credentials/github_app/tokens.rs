@@ -28,8 +28,8 @@ const BACK_OFF: Duration = Duration::from_secs(10);
 /// which a client's request waits, so that minting fails first and the denial names the cause.
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// Requests the tokens of one App installation. A reload keeps this source if the entry is
-/// unchanged, so that leases keep their tokens.
+/// Requests the tokens of one App installation. A reload keeps this source, so that leases keep
+/// their tokens, if the entry has the same name and the same `github_app` settings.
 pub struct AppTokens {
     /// Key of this source's token in the state of a lease; differs for each `AppTokens`.
     number: u64,
@@ -88,8 +88,8 @@ impl AppTokens {
     }
 
     fn slot(&self, container: &Container) -> Arc<Slot> {
-        let owned = container.state_or_init(LeaseTokens::default);
-        let mut slots = owned.0.lock();
+        let tokens = container.state_or_init(LeaseTokens::default);
+        let mut slots = tokens.0.lock();
         Arc::clone(slots.entry(self.number).or_default())
     }
 
@@ -99,8 +99,8 @@ impl AppTokens {
     async fn wait(self: &Arc<Self>, container: &Arc<Container>) -> Fetched {
         let slot = self.slot(container);
         let guard = Arc::clone(&slot.minting).lock_owned().await;
-        if let Some(answer) = slot.state.lock().answer() {
-            return answer;
+        if let Some(result) = slot.state.lock().result() {
+            return result;
         }
         let minted = self.start(guard, slot, Arc::clone(container)).await;
         let ended = "the task that requests the token ended without a result";
@@ -125,15 +125,15 @@ impl AppTokens {
     }
 
     async fn mint(&self, slot: &Slot, container: &Container) -> Fetched {
-        let asked = timeout(LIMIT, self.ask(container)).await;
+        let requested = timeout(LIMIT, self.request_token(container)).await;
         let late = |_| {
             Err(format!(
                 "GitHub did not answer within {} s",
                 LIMIT.as_secs()
             ))
         };
-        let asked = asked.unwrap_or_else(late);
-        let made = asked.and_then(|minted| {
+        let requested = requested.unwrap_or_else(late);
+        let made = requested.and_then(|minted| {
             let token = Token::new(&self.name, &minted.secret, [])?;
             Ok((Arc::new(token), minted.expires))
         });
@@ -155,7 +155,7 @@ impl AppTokens {
         }
     }
 
-    async fn ask(&self, container: &Container) -> Result<Minted, String> {
+    async fn request_token(&self, container: &Container) -> Result<Minted, String> {
         let jwt = self.jwt()?;
         let repos = self.repos(container, &jwt).await?;
         let request = self.installation().token_request(&jwt, &repos)?;
@@ -214,14 +214,14 @@ impl State {
         lives.then(|| Arc::clone(token))
     }
 
-    /// Whether the token should be replaced: it expires within `AHEAD` or has expired, and minting
-    /// did not just fail. `false` without a token.
+    /// Whether the token should be replaced: it expires within `AHEAD` or has expired, and no
+    /// attempt failed less than `BACK_OFF` ago. `false` without a token.
     fn is_due(&self) -> bool {
         self.left().is_some_and(|left| left < AHEAD) && self.must_wait().is_none()
     }
 
     /// The result for a flow that needs a token; `None` if one should be minted first.
-    fn answer(&self) -> Option<Fetched> {
+    fn result(&self) -> Option<Fetched> {
         let token = self.to_send().map(Ok);
         token.or_else(|| self.must_wait().map(Err))
     }
@@ -233,8 +233,8 @@ impl State {
 }
 
 impl TokenSource for Arc<AppTokens> {
-    /// False for a container without repositories: GitHub answers a token request that names no
-    /// repository with a token for all repositories.
+    /// False for a container without repositories: to a token request that names no repository,
+    /// GitHub grants a token for all repositories.
     fn is_for(&self, container: &Container) -> bool {
         !container.repos.is_empty()
     }
@@ -293,7 +293,7 @@ mod tests {
                 assert_eq!((state.to_send().is_some(), state.is_due()), (sent, due));
                 state.failed = Some((Instant::now(), "why".to_owned()));
                 assert!(!state.is_due());
-                assert_eq!(state.answer().unwrap().is_ok(), sent);
+                assert_eq!(state.result().unwrap().is_ok(), sent);
             },
         );
     }

@@ -88,42 +88,42 @@ impl Login {
     }
 
     /// Returns the file after a refresh:
-    /// - The access token and its expiry come from the answer. If neither the answer nor the token
-    ///   tells the expiry, the file has none.
-    /// - The refresh token comes from the answer if the answer has one.
-    /// - `id_token`, `scope` and `token_type` come from the answer if the file has the field
+    /// - The access token and its expiry come from the response. If neither the response nor the
+    ///   token tells the expiry, the file has none.
+    /// - The refresh token comes from the response if the response has one.
+    /// - `id_token`, `scope` and `token_type` come from the response if the file has the field
     ///   already or is Gemini's.
     /// - A Codex file gets `last_refresh`.
     /// - All other fields are kept.
     ///
-    /// `None` if the answer has no access token, or if the file has no object for the tokens.
+    /// `None` if the response has no access token, or if the file has no object for the tokens.
     pub(super) fn updated(
         &self,
         file: &TokenFile,
-        answer: &TokenFile,
+        response: &TokenFile,
         now: OffsetDateTime,
     ) -> Option<TokenFile> {
         let keys = self.keys();
         let mut updated = TokenFile(file.0.clone());
-        let answered = answer.0.as_object()?;
-        let access = answered.get("access_token")?.as_str()?;
+        let response = response.0.as_object()?;
+        let access = response.get("access_token")?.as_str()?;
         if access.is_empty() {
             return None;
         }
         let fields = self.fields_mut(&mut updated)?;
         put(fields, keys.access, access.into());
-        let rotated = answered.get("refresh_token").and_then(Value::as_str);
+        let rotated = response.get("refresh_token").and_then(Value::as_str);
         if let Some(refresh) = rotated.filter(|refresh| !refresh.is_empty()) {
             put(fields, keys.refresh, refresh.into());
         }
         for key in ["id_token", "scope", "token_type"] {
             let is_kept = fields.contains_key(key) || self.provider == Provider::Gemini;
-            if let Some(value) = answered.get(key).filter(|_| is_kept) {
+            if let Some(value) = response.get(key).filter(|_| is_kept) {
                 put(fields, key, value.clone());
             }
         }
         if let Some(key) = keys.expires {
-            let lasts = answered.get("expires_in").and_then(Value::as_i64);
+            let lasts = response.get("expires_in").and_then(Value::as_i64);
             let until = lasts.map(|seconds| now.unix_timestamp().saturating_add(seconds));
             let until = until.or_else(|| claims(access)?.get("exp")?.as_i64());
             match until {

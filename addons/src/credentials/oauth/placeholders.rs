@@ -14,7 +14,7 @@ use crate::credentials::placeholder;
 /// The expiry of placeholders, as Unix time in seconds: the year 2100, since a tool does not send a
 /// token that has expired.
 const NEVER: i64 = 4_102_444_800;
-/// `expires_in` of token and `tokeninfo` answers, in seconds. When it is over, tools refresh again
+/// `expires_in` of token and `tokeninfo` answers, in seconds. After that time, tools refresh again
 /// and get the same answer.
 const AN_HOUR: i64 = 3600;
 const GOOGLE_SCOPES: &str = "https://www.googleapis.com/auth/cloud-platform https://www.googleapis.com/auth/userinfo.email https://www.googleapis.com/auth/userinfo.profile openid";

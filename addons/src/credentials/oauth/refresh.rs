@@ -1,4 +1,4 @@
-//! Builds refresh requests, and parses the token endpoint's answers.
+//! Builds refresh requests, and parses the token endpoint's responses.
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
@@ -56,8 +56,8 @@ impl Login {
             .map_err(|_| "the token request cannot be built".to_owned())
     }
 
-    /// The file updated with the tokens of the endpoint's answer, or the reason why the answer has
-    /// none.
+    /// The file updated with the tokens of the endpoint's response, or the reason why the response
+    /// has no tokens.
     pub fn refreshed(
         &self,
         file: &TokenFile,
@@ -65,15 +65,15 @@ impl Login {
         body: &[u8],
         now: OffsetDateTime,
     ) -> Result<TokenFile, Refusal> {
-        let answer = TokenFile::parse(body).ok();
+        let response = TokenFile::parse(body).ok();
         if status.is_success() {
-            let updated = answer.and_then(|answer| self.updated(file, &answer, now));
+            let updated = response.and_then(|response| self.updated(file, &response, now));
             return updated.ok_or_else(|| Refusal {
                 permanent: false,
                 why: "the token endpoint's answer holds no access token".to_owned(),
             });
         }
-        let code = answer.as_ref().and_then(error_code);
+        let code = response.as_ref().and_then(error_code);
         let by_client = (400..404).contains(&status.as_u16());
         let permanent = by_client && code.is_some_and(|code| LOST.contains(&code));
         let advice = match code {
@@ -99,8 +99,8 @@ impl Login {
 
 /// The code in `error`, or in `error.code`. Anything but a short word is ignored, since the code is
 /// logged.
-fn error_code(answer: &TokenFile) -> Option<&str> {
-    let error = answer.get("error")?;
+fn error_code(response: &TokenFile) -> Option<&str> {
+    let error = response.get("error")?;
     let code = error.as_str().or_else(|| error.get("code")?.as_str())?;
     let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     (code.len() <= 64 && code.bytes().all(is_word)).then_some(code)

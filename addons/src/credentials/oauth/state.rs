@@ -18,7 +18,7 @@ const AHEAD: Duration = Duration::from_secs(300);
 /// 401s.
 const MIN_AGE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
 /// Time between checks of the token file for changes.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The first and the longest wait after a failed refresh. Each further failure doubles the wait.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 /// The number of replaced tokens that are kept, to scrub them from responses. If there are more,
@@ -30,7 +30,7 @@ const MAX_REPLACED: usize = 4;
 #[derive(Default)]
 pub struct LoginState {
     /// When the file was last checked for changes.
-    pub looked: Option<Instant>,
+    pub checked: Option<Instant>,
     /// Why the file cannot be read. No token is sent then.
     pub unreadable: Option<String>,
     pub in_file: Option<FileTokens>,
@@ -108,9 +108,9 @@ impl CurrentTokens {
 }
 
 impl LoginState {
-    /// Whether the file was checked less than `LOOK_AGAIN` ago.
+    /// Whether the file was checked less than `CHECK_INTERVAL` ago.
     pub fn is_fresh(&self) -> bool {
-        self.looked.is_some_and(|at| at.elapsed() < LOOK_AGAIN)
+        self.checked.is_some_and(|at| at.elapsed() < CHECK_INTERVAL)
     }
 
     /// Whether the most recent check could read the file, and the most recent refresh succeeded.
@@ -118,7 +118,7 @@ impl LoginState {
         self.unreadable.is_none() && self.failed.is_none()
     }
 
-    /// The token to send now; `None` if a flow must wait for another one. A token that a host
+    /// The token to send now; `None` if a flow must wait for another token. A token that a host
     /// refused is sent only while its refresh has to wait, and not after the refresh has failed
     /// permanently.
     pub fn to_send(&self) -> Option<Arc<Token>> {
@@ -142,7 +142,7 @@ impl LoginState {
     }
 
     /// The result for a flow that needs a token; `None` if a refresh should be tried first.
-    pub fn answer(&self) -> Option<Fetched> {
+    pub fn result(&self) -> Option<Fetched> {
         let why_not = || self.unreadable.as_deref().or(self.must_wait());
         let token = self.to_send().map(Ok);
         token.or_else(|| why_not().map(|why| Err(why.to_owned())))
@@ -155,8 +155,8 @@ impl LoginState {
         waits.then_some(&failed.refusal.why)
     }
 
-    /// The access tokens that a new token must also scrub from responses: the current one, which the
-    /// new one is about to replace, and those replaced before, without the expired ones.
+    /// The access tokens that a new token must also scrub from responses: the current token, which
+    /// the new token is about to replace, and earlier ones. Expired tokens are left out.
     pub fn earlier(&self) -> Vec<Zeroizing<String>> {
         let now = OffsetDateTime::now_utc();
         let may_work = |old: &&Replaced| old.expires.is_none_or(|at| at > now);

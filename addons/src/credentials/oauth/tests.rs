@@ -1,4 +1,4 @@
-//! The formats of token files, requests to a token endpoint, and its answers.
+//! The formats of token files, and the requests to a token endpoint with their responses.
 
 use http::StatusCode;
 use http::header::CONTENT_TYPE;

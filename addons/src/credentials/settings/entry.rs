@@ -32,8 +32,8 @@ const UNSETTABLE: [&str; 10] = [
 const KINDS: &str = "set_headers, basic, bearer, github_app, oauth";
 
 /// Reads an entry, and its secrets through `secrets`. The hosts of a GitHub App must all belong to
-/// the same one of `forges`. Reports every error. Returns `None` if no name, no hosts or no kind
-/// could be read.
+/// one of `forges`. Reports every error. Returns `None` if the name, the hosts or the kind could
+/// not be read.
 pub(super) fn read<'a>(
     at: &Setting<'a>,
     forges: &[ForgeHosts],

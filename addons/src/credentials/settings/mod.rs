@@ -19,7 +19,7 @@ pub use secret::SecretSetting;
 /// The entries of the file.
 #[derive(Clone, Debug, Default)]
 pub struct CredentialSettings {
-    /// The entries of which no secret is empty.
+    /// The entries without an empty secret.
     pub active: Vec<CredentialEntry>,
     /// The hosts of all entries, also of those with an empty secret, each with its entry's name.
     pub hosts: Vec<(Host, String)>,
@@ -42,7 +42,7 @@ pub struct CredentialEntry {
     pub remove_cookies: Vec<String>,
     /// The containers whose requests may get the secret; `None` for all.
     pub containers: Option<Vec<ContainerId>>,
-    /// The repositories of which a request's path must name one to get the secret: see
+    /// A request gets the secret only if its path names one of these repositories: see
     /// [`Credential::repos`](super::Credential::repos).
     pub repos: Option<Vec<String>>,
     /// Its place in the file.

@@ -105,7 +105,10 @@ impl<'a> SecretReader<'a> {
     pub fn empty(&self) -> Option<String> {
         let secrets = self.0.borrow();
         let empty: Vec<_> = secrets.iter().filter(|s| s.is_empty()).collect();
-        let mut variables: Vec<_> = empty.iter().flat_map(|secret| secret.unset()).collect();
+        let mut variables: Vec<_> = empty
+            .iter()
+            .flat_map(|secret| secret.empty_variables())
+            .collect();
         variables.dedup();
         (!empty.is_empty()).then(|| variables.join(", "))
     }
@@ -127,10 +130,10 @@ impl ReadSecret<'_> {
             SecretSetting::Value(value) => value.trim().is_empty(),
             SecretSetting::File(path) => path.as_os_str().is_empty(),
         };
-        nothing || self.unset().next().is_some()
+        nothing || self.empty_variables().next().is_some()
     }
 
-    fn unset(&self) -> impl Iterator<Item = &str> {
+    fn empty_variables(&self) -> impl Iterator<Item = &str> {
         let empty = self
             .variables
             .iter()

@@ -1,7 +1,7 @@
 //! Injection into requests, and scrubbing of responses.
 
-mod coming_back;
-mod leaving;
+mod requests;
+mod responses;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

@@ -102,7 +102,7 @@ fn all_values_except_those_of_mcp_are_written_in_the_order_of_the_log() {
         "rule": "allowlist", "bytes_in": u64::MAX, "bytes_out": 10, "duration_ms": 1234567,
         "upstream_addr": "[2001:db8::9]:443", "credential": "anthropic", "count": 7,
     });
-    let folded = line.encode().fold_key().encode(line.cost, 7);
+    let folded = line.encode().foldable().encode(line.cost, 7);
     assert_eq!(String::from_utf8(folded).unwrap(), expected.to_string());
 }
 
@@ -125,18 +125,18 @@ fn the_line_of_a_tool_call_ends_with_its_mcp_values() {
 }
 
 #[test]
-fn longest_is_the_length_with_the_largest_numbers() {
-    let key = line().encode().fold_key();
+fn max_length_is_the_length_with_the_largest_numbers() {
+    let line = line().encode().foldable();
     let most = Cost {
         bytes_in: u64::MAX,
         bytes_out: u64::MAX,
         duration_ms: u64::MAX,
     };
-    assert_eq!(key.encode(most, u64::MAX).len(), key.longest());
+    assert_eq!(line.encode(most, u64::MAX).len(), line.max_length());
 }
 
 #[test]
-fn a_line_encoded_from_its_fold_key_equals_the_original_line() {
+fn a_foldable_line_of_one_flow_encodes_to_the_original_line() {
     let cost = Cost {
         bytes_out: 70_000,
         ..Cost::default()
@@ -152,7 +152,7 @@ fn a_line_encoded_from_its_fold_key_equals_the_original_line() {
             },
         ],
         |line| {
-            let again = line.encode().fold_key().encode(line.cost, 1);
+            let again = line.encode().foldable().encode(line.cost, 1);
             assert_eq!(String::from_utf8(again).unwrap(), json(&line));
         },
     );
@@ -160,14 +160,14 @@ fn a_line_encoded_from_its_fold_key_equals_the_original_line() {
 
 #[test]
 fn fold_keys_differ_if_anything_but_time_flow_and_cost_differs() {
-    let rest = |line: AuditLine<'_>| line.encode().fold_key().rest;
+    let key = |line: AuditLine<'_>| line.encode().foldable().key;
     let cost = Cost {
         bytes_in: 1,
         bytes_out: 22,
         duration_ms: 333,
     };
     let ts = SystemTime::now();
-    assert_eq!(rest(line()), rest(AuditLine { ts, cost, ..line() }));
+    assert_eq!(key(line()), key(AuditLine { ts, cost, ..line() }));
     let (name, other) = (
         Host::Name("a.example".into()),
         Host::Name("b.example".into()),
@@ -175,15 +175,15 @@ fn fold_keys_differ_if_anything_but_time_flow_and_cost_differs() {
     let with = |change: &dyn Fn(&mut AuditLine<'static>)| {
         let mut line = line();
         change(&mut line);
-        rest(line)
+        key(line)
     };
     let mut all = vec![
-        rest(line()),
-        rest(AuditLine {
+        key(line()),
+        key(AuditLine {
             host: Some(&name),
             ..line()
         }),
-        rest(AuditLine {
+        key(AuditLine {
             host: Some(&other),
             ..line()
         }),

@@ -7,7 +7,7 @@ use http::Uri;
 use crate::contract::settings::Files;
 use crate::contract::{Authority, Host};
 
-/// An OTLP collector over HTTP, by its base URL in the form of `OTEL_EXPORTER_OTLP_ENDPOINT`.
+/// The base URL of an OTLP collector over HTTP, in the form of `OTEL_EXPORTER_OTLP_ENDPOINT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collector {
     base: String,
@@ -33,7 +33,7 @@ impl Collector {
         };
         let authority = uri.authority().ok_or(WRONG)?.as_str();
         let authority = Authority::parse(authority, Some(port)).map_err(|_| WRONG)?;
-        if uri.query().is_some() {
+        if uri.query().is_some() || text.contains('#') {
             return Err(WRONG);
         }
         Ok(Self {

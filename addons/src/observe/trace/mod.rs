@@ -141,7 +141,7 @@ impl Context {
         Self::parse(only?.to_str().ok()?)
     }
 
-    /// The context in a message's `_meta`, and the params for the server, with `span` as the
+    /// The context in a message's `_meta`, and the params for the server, in which `span` is the
     /// parent. `None` without a valid context.
     fn with_parent(params: &RawValue, span: u64) -> Option<(Self, Box<RawValue>)> {
         let members = Members::read(params).ok()?;

@@ -98,8 +98,8 @@ impl OauthTokens {
         &self.settings.login
     }
 
-    /// Runs `work` on a blocking thread, and releases `file_access` after `work`, which goes on even
-    /// if the receiver is dropped.
+    /// Runs `work` on a blocking thread, then releases `file_access`. Dropping the receiver does
+    /// not stop `work`.
     fn with_file<T: Send + 'static>(
         self: &Arc<Self>,
         file_access: OwnedMutexGuard<()>,
@@ -132,9 +132,15 @@ impl OauthTokens {
             None => Ok(()),
         });
         let shown = |why| format!("{}: {why}", path.display());
+        let unreadable = taken.err().map(shown);
         let mut known = self.known.lock();
-        known.looked = Some(Instant::now());
-        known.unreadable = taken.err().map(shown);
+        known.checked = Some(Instant::now());
+        if let Some(why) = &unreadable
+            && known.unreadable != unreadable
+        {
+            tracing::warn!(credential = %self.name, %why, "a login has no usable tokens");
+        }
+        known.unreadable = unreadable;
     }
 
     /// Takes over a file that was read. If its tokens differ from those that the source has read or
@@ -190,29 +196,29 @@ impl OauthTokens {
         if self.known.lock().is_fresh() {
             drop(file_access);
         } else {
-            let looked = self.with_file(file_access, Self::reread).await;
-            looked.map_err(|_| "the task that reads the token file ended without a result")?;
+            let reread = self.with_file(file_access, Self::reread).await;
+            reread.map_err(|_| "the task that reads the token file ended without a result")?;
         }
-        let (answer, is_due) = {
+        let (result, is_due) = {
             let known = self.known.lock();
-            (known.answer(), known.is_due())
+            (known.result(), known.is_due())
         };
-        if let Some(answer) = answer {
+        if let Some(result) = result {
             if is_due {
                 self.renew_in_background();
             }
-            return answer;
+            return result;
         }
         let guard = Arc::clone(&self.refreshing).lock_owned().await;
-        if let Some(answer) = self.known.lock().answer() {
-            return answer;
+        if let Some(result) = self.known.lock().result() {
+            return result;
         }
-        // In a separate task: if the client disconnects, the endpoint's answer must still be
+        // In a separate task: if the client disconnects, the tokens of the response must still be
         // stored, since the old refresh token may be spent.
         let refreshed = self.start(guard).await;
         refreshed.map_err(|_| "the task that refreshes the token ended without a result")?;
-        let answer = self.known.lock().answer();
-        answer.unwrap_or_else(|| Err("the token file was replaced during the refresh".to_owned()))
+        let result = self.known.lock().result();
+        result.unwrap_or_else(|| Err("the token file was replaced during the refresh".to_owned()))
     }
 
     /// Starts a refresh that no flow waits for, unless one is under way.

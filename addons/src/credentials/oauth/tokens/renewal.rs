@@ -1,5 +1,5 @@
-//! Refreshes a login: sends one request to its token endpoint, and writes the tokens of the answer
-//! to its file.
+//! Refreshes a login: sends one request to its token endpoint, and writes the tokens of the
+//! response to its file.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::contract::Replacement;
 use crate::credentials::oauth::{Refusal, TokenFile};
 use crate::credentials::wiped::wipe_bytes;
 
-/// A refresh request, and what is needed to store the tokens of its answer.
+/// A refresh request, and the file that will hold the tokens of its response.
 pub(super) struct RefreshRequest {
     pub(super) request: Request<Bytes>,
     /// The refresh token in the request.
@@ -84,9 +84,9 @@ impl OauthTokens {
         }))
     }
 
-    /// Stores the tokens of the answer in memory and in the file, unless the file holds a new
-    /// login. They stay in memory even if the file cannot be written, since the old refresh token
-    /// may be spent. Blocks.
+    /// Stores the tokens of the response in memory and in the file, unless the file holds a new
+    /// login. The tokens stay in memory even if the file cannot be written, since the old refresh
+    /// token may be spent. Blocks.
     pub(super) fn keep(
         &self,
         sent: &str,

@@ -228,7 +228,7 @@ fn a_rotated_refresh_token_is_kept_even_if_the_access_token_is_unusable() {
 fn the_current_token_is_sent_while_another_flow_reads_the_file() {
     let login = start();
     login.answer(login.prepare(), "second");
-    login.tokens.known.lock().looked = None;
+    login.tokens.known.lock().checked = None;
     let source = Arc::clone(&login.tokens);
     let container = container("web");
     assert!(
