@@ -3,9 +3,9 @@
 import statistics
 
 
-def ratio(load, key, peer, other="product"):
-    ours, theirs = load.figure(other, key), load.figure(peer, key)
-    return None if ours is None or not theirs else ours / theirs
+def ratio(load, key, denominator, numerator="product"):
+    above, below = load.figure(numerator, key), load.figure(denominator, key)
+    return None if above is None or not below else above / below
 
 
 def median_ratio(load, key, peer):

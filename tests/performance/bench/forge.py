@@ -59,14 +59,14 @@ def handler(root):
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def answer(self):
+        def respond(self):
             path, _, query = self.path.partition("?")
             length = int(self.headers.get("Content-Length", 0))
             environment = {"GIT_PROJECT_ROOT": str(root), "GIT_HTTP_EXPORT_ALL": "1", "REQUEST_METHOD": self.command,
-                     "PATH_INFO": path, "QUERY_STRING": query, "CONTENT_LENGTH": str(length),
-                     "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-                     "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
-                     "GIT_PROTOCOL": self.headers.get("Git-Protocol", "")}
+                           "PATH_INFO": path, "QUERY_STRING": query, "CONTENT_LENGTH": str(length),
+                           "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+                           "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+                           "GIT_PROTOCOL": self.headers.get("Git-Protocol", "")}
             ran = subprocess.run(["git", "http-backend"], input=self.rfile.read(length), stdout=subprocess.PIPE,
                                  env=plain_environment() | environment, check=True)
             head, _, body = ran.stdout.partition(b"\r\n\r\n")
@@ -78,7 +78,7 @@ def handler(root):
             self.end_headers()
             self.wfile.write(body)
 
-        do_GET = do_POST = answer
+        do_GET = do_POST = respond
 
         def log_message(self, *_):
             """Logs nothing: a failed request makes `git clone` fail, which prints the error."""

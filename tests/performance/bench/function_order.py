@@ -1,7 +1,7 @@
 """Writes the list by which the linker places the functions of a release: docs/adr/019-function-order.md.
 
-The product runs under callgrind, which counts the instructions of each function and the calls between functions. For each kind of
-work, and last for the start, functions are listed that take part in it, callers next to their callees.
+The product runs under callgrind, which counts the instructions of each function and the calls between functions. The list has the
+functions that each kind of work executes, callers next to their callees. Those of the start come last.
 """
 
 import re
@@ -28,12 +28,12 @@ FOOTER = """\
 }
 INSERT BEFORE .text;
 """
-# A function is listed if it takes this many instructions of one unit of work, on average.
+# A function is listed if it executes at least this many instructions of its own in a unit of work, on average.
 LEAST_INSTRUCTIONS = 5
-# Characters of a name before the wildcard. Longer names differ only in the types of nested futures.
+# A longer name is cut after this many characters. After them, names differ only in the types of nested futures.
 LONGEST_NAME = 150
-# Limits of hfsort's reference implementation: bytes of a cluster, and by how much a merge may lower its density.
-LARGEST_CLUSTER, DENSITY_LOSS = 1 << 20, 8
+# Limits of hfsort's reference implementation: bytes of a cluster, and the factor by which a merge may lower its density.
+LARGEST_CLUSTER, DENSITY_FACTOR = 1 << 20, 8
 
 
 @dataclass
@@ -41,11 +41,12 @@ class Profile:
     """What callgrind counted, by the mangled names of functions."""
 
     cost: Counter = field(default_factory=Counter)
-    calls: dict = field(default_factory=lambda: defaultdict(Counter))
+    # The number of calls, by callee and then by caller.
+    callers: dict = field(default_factory=lambda: defaultdict(Counter))
 
     @classmethod
     def read(cls, path):
-        profile, names, function, callee, of_call = cls(), {}, None, None, False
+        profile, names, function, callee, is_inclusive = cls(), {}, None, None, False
         with path.open() as lines:
             for line in lines:
                 if named := re.match(r"(c?fn)=(\(\d+\))(?: (.*))?", line):
@@ -58,19 +59,21 @@ class Profile:
                     else:
                         callee = names[number]
                 elif line.startswith("calls="):
-                    profile.calls[callee][function] += int(line[len("calls="):].split()[0])
+                    profile.callers[callee][function] += int(line[len("calls="):].split()[0])
                     # The next line has the inclusive cost of these calls.
-                    of_call = True
+                    is_inclusive = True
                 elif counted := re.match(r"[+\-*\d]\S* (\d+)", line):
-                    if not of_call:
+                    if not is_inclusive:
                         profile.cost[function] += int(counted[1])
-                    of_call = False
+                    is_inclusive = False
         return profile
 
 
 def in_order(profile, size, units):
-    """hfsort (Ottoni and Maher, "Optimizing Function Placement for Large-Scale Data-Center Applications", 2017): appends
-    each function to the cluster of its most frequent caller, the functions with the most instructions per byte first."""
+    """hfsort (Ottoni and Maher, "Optimizing Function Placement for Large-Scale Data-Center Applications", 2017): takes the
+    functions with the most instructions per byte (the highest density) first, and appends the cluster of each to the cluster of
+    its most frequent caller. Then sorts the clusters by density. `size` has the bytes of each function, `units` is the number
+    of units of work in the profile."""
     listed = {name: cost for name, cost in profile.cost.items()
               if size.get(name) and cost >= LEAST_INSTRUCTIONS * units}
 
@@ -79,16 +82,15 @@ def in_order(profile, size, units):
 
     clusters = {name: [name] for name in listed}
     for name in sorted(listed, key=lambda name: density([name]), reverse=True):
-        callers = Counter({caller: n for caller, n in profile.calls[name].items() if caller in listed})
+        callers = Counter({caller: n for caller, n in profile.callers[name].items() if caller in listed})
         if not callers:
             continue
-        ours, theirs = clusters[name], clusters[callers.most_common(1)[0][0]]
-        merged = theirs + ours
+        own, before = clusters[name], clusters[callers.most_common(1)[0][0]]
+        merged = before + own
         too_large = sum(size[name] for name in merged) > LARGEST_CLUSTER
-        if ours is theirs or too_large or density(merged) * DENSITY_LOSS < density(theirs):
+        if own is before or too_large or density(merged) * DENSITY_FACTOR < density(before):
             continue
-        theirs += ours
-        clusters.update(dict.fromkeys(ours, theirs))
+        clusters.update(dict.fromkeys(merged, merged))
     distinct = {id(cluster): cluster for cluster in clusters.values()}.values()
     return [name for cluster in sorted(distinct, key=density, reverse=True) for name in cluster]
 
@@ -109,7 +111,7 @@ def symbols(binary):
 
 
 def share_found(root, binary):
-    """The share of the list for which the binary has a function."""
+    """The fraction of the listed patterns that match a function of the binary."""
     listed = re.findall(r"\*\(\.text\.(\S+)\)", (root / SCRIPT).read_text())
     return len({pattern(name) for name in symbols(binary)}.intersection(listed)) / len(listed)
 
@@ -118,22 +120,22 @@ def write(root, work, say, binary, performance):
     for program in ("valgrind", "callgrind_control", "strip", "nm"):
         if not shutil.which(program):
             sys.exit(f"Missing: {program} (apt-get install valgrind binutils).")
-    size, profiles = symbols(binary), []
+    sizes, profiles = symbols(binary), []
     copy = work / "unified-proxy"
     subprocess.run(["strip", "--strip-debug", "-o", copy, binary], check=True)
     with Processes(work) as processes:
         say("starting the product")
         product = instructions.start(processes, work, copy, performance, True, "--demangle=no")
-        for load, peer, units in instructions.parts(product, performance, True):
+        for load, peer, units in instructions.parts(product, performance, with_http=True):
             for unit in units:
                 say(unit.name)
-                # The first units open connections.
+                # The first units open connections. They are not counted, since each dump begins a new profile.
                 load.send(peer, unit, unit.many // 10)
                 product.dump()
                 load.send(peer, unit, unit.many)
                 profiles.append((Profile.read(product.dump()[1]), unit.many))
         profiles.append((Profile.read(product.profile_of_start), 1))
     # A dictionary keeps the order of insertion, and has each name once.
-    listed = dict.fromkeys(pattern(name) for profile, units in profiles for name in in_order(profile, size, units))
+    listed = dict.fromkeys(pattern(name) for profile, units in profiles for name in in_order(profile, sizes, units))
     (root / SCRIPT).write_text(HEADER + "".join(f"    *(.text.{name})\n" for name in listed) + FOOTER)
     say(f"{SCRIPT}: {len(listed)} functions; the next release build uses it")

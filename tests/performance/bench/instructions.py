@@ -3,8 +3,7 @@
 The number of instructions hardly depends on the machine and its other load, so CI can compare it. Time depends on both. The product
 runs under callgrind. In several rounds, each load is sent with a small and with a large number of units. The cost of one unit is the
 difference of the smallest counts for the two numbers, divided by the difference of the numbers: the cost of connecting is in both
-counts and cancels out.
-The instructions of timers, counted while the product is idle, are subtracted.
+counts and cancels out. The instructions of timers, counted while the product is idle, are subtracted.
 """
 
 import json
@@ -15,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,13 +25,13 @@ from .product import NEW_HOSTS, NEW_HOST_ROUNDS
 
 BASELINE = Path("tests/performance/instructions.json")
 ROUNDS = 3
-# callgrind makes the product slower by a factor of 50.
+# Timeouts: callgrind makes the product slower by a factor of 50.
 START_SECONDS, LOAD_SECONDS = 120, 120
 # The pause after the start, and the time over which the instructions of timers are counted.
 SETTLING_SECONDS, IDLE_SECONDS = 2, 5
 # Prefix of callgrind's profiles, one for each dump, in the directory of the run.
 PROFILE = "callgrind.out"
-FUNCTIONS = 60
+ANNOTATED_LINES = 60
 
 
 @dataclass
@@ -94,12 +94,12 @@ class CountedProduct(Gateway):
     # containers that takes 5 million instructions a second, on a slow machine a large part of each count.
     containers = 3
 
-    def __init__(self, *arguments, with_policy, **peers):
+    def __init__(self, *arguments, with_policy, **ports):
         self.with_policy = with_policy
-        super().__init__(*arguments, **peers)
+        super().__init__(*arguments, **ports)
 
-    def files(self, *peers):
-        files = super().files(*peers)
+    def files(self, *arguments):
+        files = super().files(*arguments)
         del files["mcp.yaml"]["mcpServers"]["stdio"]
         if not self.with_policy:
             del files["mcp.yaml"]["policies"]
@@ -149,7 +149,7 @@ def print_functions(unit, profile):
     """Prints the functions with the most instructions; a function's count includes the functions that it calls."""
     command = ["callgrind_annotate", "--inclusive=yes", "--auto=no", "--threshold=99", str(profile)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    print(f"\n{unit.name}, {unit.many} units:", *lines[:FUNCTIONS], sep="\n")
+    print(f"\n{unit.name}, {unit.many} units:", *lines[:ANNOTATED_LINES], sep="\n")
 
 
 def toolchain():
@@ -207,10 +207,11 @@ def measure(work, say, binary, performance, functions):
     copy = work / "unified-proxy"
     # valgrind reads a small file faster. A build during the run does not replace the copy.
     subprocess.run(["strip", "--strip-debug", "-o", copy, binary], check=True)
-    counts = {}
-    for with_policy in CALLS:
+
+    def count(with_policy):
         place = work / f"policy-{with_policy}"
         place.mkdir()
+        counts = {}
         with Processes(place) as processes:
             say("starting the product")
             product = start(processes, place, copy, performance, with_policy)
@@ -218,7 +219,11 @@ def measure(work, say, binary, performance, functions):
                 for unit in units:
                     say(unit.name)
                     counts[unit.name] = product.count(load, peer, unit, functions)
-    return counts
+        return counts
+
+    # At the same time, since a count hardly depends on the other load of the machine.
+    with ThreadPoolExecutor() as pool:
+        return {name: counted for counts in pool.map(count, CALLS) for name, counted in counts.items()}
 
 
 def compare(counts, baseline):

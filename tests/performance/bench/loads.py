@@ -50,12 +50,12 @@ def keep_alive(connections, *more, name="1 KiB", suffix="", **options):
 
 def http_loads(quick):
     seconds = 0.5 if quick else 1.0
-    windows = 3 if quick else 12
+    rounds = 3 if quick else 12
     plain = ["--host", "plain.many.example.com"]
     big = ["--size", 100 << 20, "--requests", 2 if quick else 5]
     return [
-        keep_alive(32, peers=RELAYS if quick else EVERY, rounds=windows, smallest=True),
-        keep_alive(256, rounds=windows, smallest=True, seconds=seconds,
+        keep_alive(32, peers=RELAYS if quick else EVERY, rounds=rounds, smallest=True),
+        keep_alive(256, rounds=rounds, smallest=True, seconds=seconds,
                    peers=RELAYS if quick else EVERY),
         keep_alive(1, seconds=seconds, peers=("direct", *RELAYS)),
         keep_alive(32, "--size", 100 << 10, name="100 KiB", seconds=seconds),
@@ -161,7 +161,7 @@ class Runner:
         except subprocess.TimeoutExpired:
             process.kill()
             out, error = process.communicate()
-            error = error or "no answer"
+            error = error or f"no figures within {timeout} s"
         if process.returncode:
             text = f"{peer}: {' '.join(process.args[1:])}: {error.strip()}"
             if peer == "product":

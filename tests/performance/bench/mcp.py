@@ -50,8 +50,8 @@ class Gateway(Product):
         (work / "policy/authz.rego").write_text(policy())
         super().__init__(processes, binary, work, work, origin or free_port(), nameserver or free_port())
 
-    def files(self, *origin):
-        files = super().files(*origin)
+    def files(self, *arguments):
+        files = super().files(*arguments)
         files["proxy.yaml"]["listen"]["mcp"] = [f"127.0.0.1:{self.mcp}"]
         files["mcp.yaml"] = {
             "version": 1,
@@ -73,8 +73,8 @@ class Gateway(Product):
 
 
 def installed(root):
-    """The directory of each peer's programs. Each peer has its own virtual environment, since they need different
-    versions of the same library."""
+    """Installs the peers that are missing; returns the directory of each peer's programs. Each peer has its own virtual
+    environment, since the peers need different versions of the same library."""
     programs = {}
     for name, package in PACKAGES.items():
         place = root / "target/bench-peers" / package

@@ -71,6 +71,10 @@ class Processes:
         sys.exit(f"{name} did not start:\n{(self.work / f'{name}.log').read_text()}")
 
 
+# The ports that `free_port` has returned. It returns each once, since the program that gets it opens it later.
+GIVEN = set()
+
+
 def free_port():
     """A port that is free for TCP and UDP."""
     while True:
@@ -79,9 +83,11 @@ def free_port():
             port = tcp.getsockname()[1]
             try:
                 udp.bind(("127.0.0.1", port))
-                return port
             except OSError:
                 continue
+            if port not in GIVEN:
+                GIVEN.add(port)
+                return port
 
 
 def find(program):

@@ -84,7 +84,7 @@ class Product:
         self.process = self.processes.start("unified-proxy", *under, self.binary, "serve", "--config", self.config)
         while time.monotonic() < began + seconds and self.process.poll() is None:
             with contextlib.suppress(OSError):
-                if self.ask("GET", "/internal/health")[0] == 200:
+                if self.admin("GET", "/internal/health")[0] == 200:
                     return (time.monotonic() - began) * 1e3
             time.sleep(0.002)
         sys.exit(f"unified-proxy did not start:\n{(self.work / 'unified-proxy.log').read_text()}")
@@ -96,17 +96,18 @@ class Product:
         self.stop()
         self.start()
 
-    def ask(self, method, path, body=None):
+    def admin(self, method, path, body=None):
+        """Status and text of a response of the admin API."""
         connection = http.client.HTTPConnection("localhost")
         connection.sock = socket.socket(socket.AF_UNIX)
         with contextlib.closing(connection):
             connection.sock.connect(str(self.socket))
             connection.request(method, path, body and json.dumps(body))
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            response = connection.getresponse()
+            return response.status, response.read().decode()
 
     def register(self):
-        """Registers all containers; returns the product's memory before that, in MiB.
+        """Starts the product, registers all containers, and stops it; returns its memory without containers, in MiB.
 
         Two containers go through the API. The others are copies of the first in the registry's file, since the API
         accepts ten writes a second; the next start loads them."""
@@ -114,9 +115,9 @@ class Product:
         empty_mib = self.resident_mib()
         for number in (1, 2):
             body = {"container_ip": f"127.0.0.{number}", "container_id": f"bench-{number}", "repos": [REPOSITORY]}
-            status, answer = self.ask("POST", "/internal/containers", body)
+            status, text = self.admin("POST", "/internal/containers", body)
             if status != 201:
-                sys.exit(f"cannot register a container: {answer}")
+                sys.exit(f"cannot register a container: {text}")
         self.stop()
         [path] = (self.work / "data").glob("*.db")
         with contextlib.closing(sqlite3.connect(path)) as registry:

@@ -9,8 +9,8 @@ def machine(root):
     processor = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
                       if line.startswith("model name")), platform.machine())
     cores = len([line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("processor")])
-    asked = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
-    commit = subprocess.run(asked, cwd=root, capture_output=True, text=True).stdout.strip() or "unknown"
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
+    commit = subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.strip() or "unknown"
     return f"{processor}, {cores} cores, Linux {platform.release().split('-')[0]}, commit {commit}"
 
 

@@ -60,7 +60,7 @@ def say(text):
 
 
 def start_product(processes, binary, work, certificates, origin, nameserver, forge):
-    """Starts the product; returns it with its start time and its idle memory."""
+    """Registers the containers and starts the product; returns it with its median start time and its idle memory."""
     product = Product(processes, binary, work, certificates, origin, nameserver, forge)
     facts = {"empty_mib": product.register()}
     starts = []
@@ -85,7 +85,7 @@ def measure(options, work, processes, product_binary, performance):
     make = Peers(processes, work, performance, certificates, origin, nameserver, mitmdump())
     direct = Peer("direct", origin, process.pid, work / "ca.pem", route="reverse")
     peers = [direct, product.peer(), make.nginx(), make.ours("relay", "relay"),
-                 make.ours("hudsucker", "hudsucker", "--nodelay"), make.mitmproxy()]
+             make.ours("hudsucker", "hudsucker", "--nodelay"), make.mitmproxy()]
     if not options.quick:
         peers += [make.nginx(logged=True), make.ours("hudsucker, Nagle", "hudsucker")]
     if options.all:
