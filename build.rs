@@ -1,4 +1,5 @@
-//! Makes the linker place the functions of requests next to each other in a release: docs/adr/019-function-order.md.
+//! Passes a script to the linker, in releases for Linux, which places the functions that the product executes most next to each
+//! other: docs/adr/019-function-order.md.
 
 use std::env;
 use std::path::Path;
