@@ -79,7 +79,7 @@ impl Setting {
     }
 }
 
-/// The id of the container with this number. The middle one is `web`, which sends the requests.
+/// The id of the container with this number. The middle container, `web`, sends the requests.
 fn name(number: u32, containers: u32) -> String {
     match number == containers / 2 {
         true => "web".to_owned(),

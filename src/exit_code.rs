@@ -10,7 +10,7 @@ pub const USAGE: u8 = 64;
 /// A listener cannot be opened, another server uses the data directory, the server or the gateway
 /// cannot be reached, or the system cannot run a sandbox (`EX_UNAVAILABLE`).
 pub const UNAVAILABLE: u8 = 69;
-/// An internal error, an unexpected answer, or a failed check of `health`, `registry` or `audit
+/// An internal error, an unexpected response, or a failed check of `health`, `registry` or `audit
 /// verify` (`EX_SOFTWARE`).
 pub const SOFTWARE: u8 = 70;
 /// The configuration, the data directory or the CA cannot be used (`EX_CONFIG`).

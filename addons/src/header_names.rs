@@ -11,7 +11,7 @@ pub(crate) fn folds_to(name: &str, canonical: &str) -> bool {
     name.len() == canonical.len() && starts_like(name, canonical)
 }
 
-/// Whether a server might read `name` as one that begins with `prefix`.
+/// Whether a server might read `name` as a name that begins with `prefix`.
 pub(crate) fn starts_like(name: &str, prefix: &str) -> bool {
     let same = |(a, b): (u8, u8)| a == b || (a == b'_' && b == b'-');
     name.len() >= prefix.len() && name.bytes().zip(prefix.bytes()).all(same)

@@ -105,7 +105,7 @@ pub struct State {
     pub metrics: Arc<Metrics>,
     /// The audit log.
     pub audit: Arc<Audit>,
-    /// The circuits of upstreams.
+    /// The circuit breakers of the upstreams.
     pub breakers: Breakers,
     /// The buckets of the rate limits.
     pub buckets: RateBuckets,
@@ -119,7 +119,7 @@ pub struct State {
 
 impl State {
     /// Makes the state, and registers the metrics of the addons. Fails if `registry` already has a
-    /// metric with the name of one of them.
+    /// metric of the same name.
     pub fn new(
         audit: AuditSettings,
         sink: Arc<dyn AuditSink>,
@@ -170,8 +170,8 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         .traces
         .sink(settings.collector.as_ref())
         .map(|sink| Link::from(Arc::new(Trace::new(sink))));
-    // Observers come first, so that the tracing addon reads the trace context of each request, also
-    // of one that a later addon denies. No later addon depends on them.
+    // Observers come first, so that the tracing addon reads the trace context of each request, even
+    // if a later addon denies the request. No later addon depends on the observers.
     let observers = [Link::from(state.metrics), Link::from(state.audit)];
     let deciders = [
         // Before all addons that need the flow's principal.
@@ -193,8 +193,8 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         Link::from(Arc::new(Policy::new(settings.policy, ports.own))),
         // After policy, which is cheaper and denies hosts, methods and ambiguous paths.
         Link::from(Arc::new(Github::new(settings.github, state.forge))),
-        // After cheaper decisions, since it consults policies and people. No later addon changes a
-        // message, so the judged message is the one that is sent.
+        // After cheaper decisions, since it consults policies and people. No later addon changes an
+        // MCP message, so the message is sent as it was judged.
         Link::from(Arc::new(Mcp::new(settings.mcp, ports.mcp))),
         // After policy, so that no push to a host that policy denies is parsed. Before credentials:
         // it marks the requests that must stay without a credential.

@@ -26,19 +26,19 @@ fn decoder(selector: u8) -> Option<Decoder> {
 /// The decoded content up to [`LIMIT`]; `None` if the body is refused.
 fn content(selector: u8, body: &Bytes, chunk: usize, most: usize) -> Option<Vec<u8>> {
     let mut held = Vec::with_capacity(LIMIT);
-    let mut said = 0;
+    let mut reported = 0;
     let mut verdict = None;
     let memory = allocation_counter::measure(|| {
         let Some(mut decoder) = decoder(selector) else {
             return;
         };
-        said = decoder.memory() as u64;
+        reported = decoder.memory() as u64;
         verdict = read(&mut decoder, body, chunk, most, &mut held);
     });
     // The 32 KiB are for memory that the caller holds: a piece, a denial and the headers.
     assert!(
-        memory.bytes_max <= said + 32 * 1024,
-        "the decoder used {} bytes and reports {said}",
+        memory.bytes_max <= reported + 32 * 1024,
+        "the decoder used {} bytes and reports {reported}",
         memory.bytes_max
     );
     verdict.map(|()| held)

@@ -42,8 +42,8 @@ impl Outbound for EmptyForge {
         let query: Value = serde_json::from_slice(request.body()).unwrap_or_default();
         let ids = query["variables"]["ids"].as_array();
         let nodes = vec![Value::Null; ids.map_or(0, Vec::len)];
-        let answer = json!({ "data": { "nodes": nodes } }).to_string();
-        let mut response = http::Response::new(answer.into());
+        let body = json!({ "data": { "nodes": nodes } }).to_string();
+        let mut response = http::Response::new(body.into());
         if ids.is_none() {
             *response.status_mut() = StatusCode::NOT_FOUND;
         }

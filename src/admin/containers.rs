@@ -92,7 +92,7 @@ pub(super) async fn register(
         tracing::info!(container = %container.id, %replaced, "the registration ended the lease of a container with the same id or address");
     }
     let socket = match &registered.listener {
-        Some(listener) => Some(announced(listener).await?),
+        Some(listener) => Some(wait_for_socket(listener).await?),
         None => None,
     };
     let done = Done {
@@ -107,9 +107,9 @@ pub(super) async fn register(
     Ok((StatusCode::CREATED, Json(done)))
 }
 
-/// Waits until a listener is open, and returns its path. Fails with [`ApiError::Broken`] if the
-/// listener cannot be opened or is not open after [`LISTENER_WAIT`].
-async fn announced(listener: &LeaseListener) -> Result<String, ApiError> {
+/// Waits until a listener is open, and returns the path of its socket. Fails with
+/// [`ApiError::Broken`] if the listener cannot be opened or is not open after [`LISTENER_WAIT`].
+async fn wait_for_socket(listener: &LeaseListener) -> Result<String, ApiError> {
     match tokio::time::timeout(LISTENER_WAIT, listener.opened.wait()).await {
         Ok(true) => Ok(listener.socket.display().to_string()),
         // The task that opens listeners logs why a listener cannot be opened.

@@ -22,7 +22,7 @@ use super::json;
 use super::socket::Peer;
 use crate::mcp::{Message, write_response};
 
-/// Limit on the number of JSON values in a request. A request with more is answered with 400.
+/// Limit on the number of JSON values in a request. A request with more is refused with 400.
 const MAX_VALUES: usize = 100_000;
 
 /// One MCP request on behalf of a container.

@@ -93,10 +93,10 @@ pub fn parse_registration(body: &[u8], now: OffsetDateTime) -> Result<NewRegistr
 fn refuse_unknown(
     object: &Map<String, Value>,
     known: &[&str],
-    inside: &str,
+    prefix: &str,
 ) -> Result<(), FieldError> {
     let unknown = object.keys().filter(|key| !known.contains(&key.as_str()));
-    let unknown: Vec<String> = unknown.map(|key| format!("{inside}{key}")).collect();
+    let unknown: Vec<String> = unknown.map(|key| format!("{prefix}{key}")).collect();
     match unknown.is_empty() {
         true => Ok(()),
         false => Err(FieldError::Unknown(unknown)),
@@ -204,10 +204,10 @@ pub fn repo_name(text: &str) -> Result<(), &'static str> {
             && part.bytes().all(fits)
             && !matches!(part, "." | "..")
     };
-    let fits = text.split_once('/').is_some_and(|(owner, name)| {
+    let is_name = text.split_once('/').is_some_and(|(owner, name)| {
         is_part(owner) && is_part(name) && !name.to_ascii_lowercase().ends_with(".git")
     });
-    match fits {
+    match is_name {
         true => Ok(()),
         false => Err("must be owner/name, of A-Z a-z 0-9 _ . -, without .git"),
     }

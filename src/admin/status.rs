@@ -234,8 +234,8 @@ pub(super) async fn explain(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Explanation>, ApiError> {
     let question = json::parse(&body?).map_err(ApiError::Invalid)?;
-    let answer = (api.state.explain)(question).await;
-    answer.map(Json).map_err(ApiError::Invalid)
+    let explanation = (api.state.explain)(question).await;
+    explanation.map(Json).map_err(ApiError::Invalid)
 }
 
 /// The OpenAPI document of this API.

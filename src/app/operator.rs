@@ -77,8 +77,9 @@ impl Operator {
     }
 
     /// Accepts a changed definition, so that clients see the tool again. Returns the definition's
-    /// digest. Fails if the tool is unknown, its definition has not changed or has another digest
-    /// than `acceptance`, or the file of accepted definitions cannot be read or written.
+    /// digest. Fails if the tool is unknown, if its definition has not changed, or if the digest
+    /// differs from the digest in `acceptance`. Also fails if the file of accepted definitions
+    /// cannot be read or written.
     pub async fn accept(self, acceptance: Acceptance) -> Result<String, AcceptError> {
         let Acceptance { tool, digest } = acceptance;
         let (definitions, server) = (Arc::clone(&self.definitions), tool.server.clone());

@@ -34,11 +34,11 @@ pub async fn run_private(
 ) -> Result<(), Failure> {
     let state = options.state.clone();
     let started = start(options).await;
-    let said = match &started {
+    let message = match &started {
         Ok(_) => PrivateStart::Ready,
         Err(failure) => PrivateStart::Failed(failure.code(), failure.to_string()),
     };
-    channel.send(&said, &[]).map_err(internal)?;
+    channel.send(&message, &[]).map_err(internal)?;
     let Ok(running) = started else { return Ok(()) };
     let socket = channel.watch().map_err(internal)?;
     tokio::select! {

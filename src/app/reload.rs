@@ -128,8 +128,8 @@ impl Reloader {
             Ok(snapshot) => {
                 let settings = Arc::clone(&snapshot.config.addons.mcp);
                 self.snapshots.replace(snapshot);
-                // After `replace`: clients that are notified of a changed list ask for it at once,
-                // and must get an answer under the new settings.
+                // After `replace`: clients that are notified of a changed list request it at once,
+                // and must get the list under the new settings.
                 self.servers.apply(&settings.servers);
                 // Dropping the old guard clears the flag, so the guard is dropped before the flag
                 // is set.

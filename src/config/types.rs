@@ -67,8 +67,8 @@ pub struct UpstreamConfig {
     /// Static answers, by name. These names are not looked up.
     pub hosts: Arc<HashMap<Host, StaticAddress>>,
     pub connect_timeout: Duration,
-    /// How long to wait for a response head. If the client has sent more of its request body within
-    /// this time, the time starts over at its end.
+    /// Limit on the wait for a response head. If the client has sent more of its request body by
+    /// the deadline, the wait starts over.
     pub response_timeout: Duration,
     pub idle_timeout: Duration,
 }

@@ -37,8 +37,8 @@ impl<'a> Packet<'a> {
     /// Locates the end of header and question. `None` if the packet is too short for a header, or
     /// is a response: answering responses could loop.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
-        let is_answer = bytes.get(2)? & 0x80 != 0;
-        if bytes.len() < HEADER || is_answer {
+        let is_response = bytes.get(2)? & 0x80 != 0;
+        if bytes.len() < HEADER || is_response {
             return None;
         }
         let question_end = question_end(bytes).unwrap_or(HEADER);

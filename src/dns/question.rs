@@ -82,7 +82,7 @@ impl Question {
         let Some(permit) = unless(gone.as_mut(), permitted).await? else {
             return Ok(None);
         };
-        let mut answer = match self.is_answered(query.record_type) {
+        let mut answer = match self.is_resolved(query.record_type) {
             true => self.resolve(&permit, query.record_type).await?,
             false => Answer::empty(ResponseCode::NoError),
         };
@@ -97,9 +97,10 @@ impl Question {
         Ok(judged.map(|()| answer))
     }
 
-    /// Whether questions for this type are resolved. HTTPS and SVCB never are: they carry addresses
-    /// that the chain would not judge, and ECH keys that would hide the server name from the proxy.
-    fn is_answered(&self, record_type: u16) -> bool {
+    /// Whether questions for this type are resolved; all others get an empty response. HTTPS and
+    /// SVCB are never resolved: their records carry addresses that the chain would not judge, and
+    /// ECH keys that would hide the server name from the proxy.
+    fn is_resolved(&self, record_type: u16) -> bool {
         let hints = [RecordType::HTTPS, RecordType::SVCB].map(u16::from);
         !hints.contains(&record_type) && self.snapshot.config.proxy.dns.types.contains(&record_type)
     }

@@ -24,8 +24,8 @@ pub struct Service {
 
 /// The decision about a packet.
 pub(super) enum Admission {
-    /// Send no DNS response: the packet is no query, or its lease, or all unknown sources together,
-    /// have used up the budget of this second.
+    /// Send no DNS response: the packet is no query, or the budget of the lease or of all unknown
+    /// sources together is used up.
     Silence,
     /// Send this response.
     Refusal(Vec<u8>),
@@ -103,8 +103,9 @@ impl Service {
     }
 
     /// Takes a slot for a connection; `None` if no slot is left for its source or in total. Unknown
-    /// sources share a few slots, so that they get a refusal. Sources whose lease is over share
-    /// them, too: a connection bound to the lease would end before the refusal is sent.
+    /// sources, and all sources while the registry cannot be read, share a few slots, so that they
+    /// get a refusal. Sources whose lease is over share these slots, too: a connection bound to the
+    /// lease would end before the refusal is sent.
     pub(super) fn slot(&self, peer: SocketAddr) -> Option<ConnectionSlot> {
         let (own, lease_ended) = match DnsClient::from(peer).container(&self.snapshots.current()) {
             Ok(Some(container)) if container.is_live(OffsetDateTime::now_utc()) => (

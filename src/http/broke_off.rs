@@ -36,9 +36,8 @@ pub fn request_timed_out(limit: Duration) -> Denial {
 /// denied, this is the denial of [`request_broke_off`]. In all other cases, the denial blames the
 /// upstream.
 pub fn upstream_broke_off(host: &Host, error: &hyper::Error) -> Denial {
-    let ours = error.source().and_then(|cause| cause.downcast_ref());
-    if let Some(body) = ours {
-        return request_broke_off(body);
+    match error.source().and_then(|cause| cause.downcast_ref()) {
+        Some(body_error) => request_broke_off(body_error),
+        None => upstream::broke_off(host, error),
     }
-    upstream::broke_off(host, error)
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use addons::contract::{
-    Buffered, Code, Counters, Denial, Judges, Request as Head, Response as AnswerHead, Stage,
+    Buffered, Code, Counters, Denial, Judges, Request as Head, Response as ResponseHead, Stage,
     Verdict, run_on,
 };
 use addons::decode::{Decoder, Side};
@@ -118,7 +118,7 @@ async fn read_request(
     if let Some(decoder) = &decoder {
         buffer.reservation.grow(decoder.memory())?;
     }
-    if judges.need_beginning_only() {
+    if judges.may_judge_beginning() {
         // A judge that needs only the beginning parses while bytes arrive, and may keep a copy of
         // all of them. So each byte is charged twice.
         buffer.charge = 2;
@@ -229,10 +229,10 @@ async fn next_chunk(exchange: &Exchange, body: &mut Incoming) -> Result<Option<B
 /// dropped.
 pub async fn judge_response(
     exchange: &mut Exchange,
-    head: &mut AnswerHead,
+    head: &mut ResponseHead,
     body: Incoming,
     upstream: &mut Upstream,
-    judges: Judges<AnswerHead>,
+    judges: Judges<ResponseHead>,
 ) -> Result<Bytes, Denial> {
     let inspection = Arc::clone(&exchange.session.service.inspection);
     let read = read_response(exchange, head, body, upstream, judges.limit()).await;
@@ -247,7 +247,7 @@ pub async fn judge_response(
 
 async fn read_response(
     exchange: &Exchange,
-    head: &mut AnswerHead,
+    head: &mut ResponseHead,
     mut body: Incoming,
     upstream: &mut Upstream,
     limit: usize,

@@ -43,6 +43,7 @@ pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<End
         Scheme::Https => 443,
     };
     let named = [
+        // NUL is in no valid authority, so a value that is not ASCII text is denied below.
         host.map(|value| value.to_str().unwrap_or("\0")),
         request.uri().authority().map(http::uri::Authority::as_str),
     ];

@@ -192,7 +192,7 @@ fn strip_named(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
-        // The proxy frames the message; a client cannot remove its length.
+        // The proxy frames the message; a peer cannot remove its length.
         .filter(|name| name != CONTENT_LENGTH)
         .collect();
     for name in named {

@@ -37,15 +37,15 @@ impl From<&ProxyConfig> for Timeouts {
 /// Interval at which the connection's task is woken while a request waits in [`IdleTracker::held`]
 /// or the proxy streams its own response. Nothing reads from the socket meanwhile, so only this
 /// check notices that the client has gone.
-const LOOK_FOR_CLIENT: Duration = Duration::from_secs(1);
+const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest interval between two such checks. A check is a system call, and the task of a busy
 /// connection is polled for every packet.
-const LOOK_PAUSE: Duration = Duration::from_millis(500);
+const CLIENT_CHECK_PAUSE: Duration = Duration::from_millis(500);
 
 /// Times of activity on one client connection, in milliseconds since `began`. Most accesses are
-/// relaxed: the watchdog reads the values at each check, and a late value only makes it check
-/// again. [`Held::begin`] and the watchdog's planning must see each other's stores, so they are
-/// `SeqCst`.
+/// relaxed: the watchdog ([`IdleTracker::watch`]) reads the values at each check, and a late value
+/// only makes it check again. [`Held::begin`] and the watchdog's planning must see each other's
+/// stores, so they are `SeqCst`.
 pub struct IdleTracker {
     began: Instant,
     last: AtomicU64,
@@ -64,7 +64,7 @@ pub struct IdleTracker {
     is_http2: AtomicBool,
     /// When writes to the client began to block; 0 while they do not.
     blocked_since: AtomicU64,
-    /// A request or a handshake has ended, and the watchdog has not handled that yet.
+    /// A request or a handshake has ended, and the watchdog has not handled its end yet.
     release_pending: AtomicBool,
     /// The time of the next planned check minus the header timeout. A head that begins before this
     /// is overdue before that check, so the watchdog must be woken for it.
@@ -72,7 +72,7 @@ pub struct IdleTracker {
     /// The time of the watchdog's next planned check; `u64::MAX` while the watchdog is planning.
     next_check: AtomicU64,
     /// The earliest time for the next check that the client is still connected.
-    next_look: AtomicU64,
+    next_client_check: AtomicU64,
     wake: Notify,
 }
 
@@ -91,7 +91,7 @@ impl IdleTracker {
             release_pending: AtomicBool::new(false),
             overdue_before: AtomicU64::new(u64::MAX),
             next_check: AtomicU64::new(u64::MAX),
-            next_look: AtomicU64::new(0),
+            next_client_check: AtomicU64::new(0),
             wake: Notify::new(),
         }
     }
@@ -199,16 +199,17 @@ impl IdleTracker {
     }
 
     /// Whether the connection's task must check now that the client is still connected: a request
-    /// is held, and the last check was at least [`LOOK_PAUSE`] ago.
-    pub fn takes_look(&self) -> bool {
+    /// is held, and the last check was at least [`CLIENT_CHECK_PAUSE`] ago. A call that returns
+    /// `true` counts as a check.
+    pub fn takes_client_check(&self) -> bool {
         if !self.is_held() {
             return false;
         }
         let now = self.now();
-        let is_due = now >= self.next_look.load(Ordering::Relaxed);
+        let is_due = now >= self.next_client_check.load(Ordering::Relaxed);
         if is_due {
-            let next = now + LOOK_PAUSE.as_millis() as u64;
-            self.next_look.store(next, Ordering::Relaxed);
+            let next = now + CLIENT_CHECK_PAUSE.as_millis() as u64;
+            self.next_client_check.store(next, Ordering::Relaxed);
         }
         is_due
     }
@@ -258,7 +259,7 @@ impl IdleTracker {
         self.is_idle() && self.head_since.load(Ordering::Relaxed) == 0
     }
 
-    /// The result of [`IdleTracker::watch`], if it is due now, otherwise the time of the next check.
+    /// The result of [`IdleTracker::watch`] if it is due now, otherwise the time of the next check.
     fn due(&self, timeouts: Timeouts) -> ControlFlow<Watched, Instant> {
         let now = self.now();
         let last = self.last.load(Ordering::Relaxed);
@@ -277,7 +278,7 @@ impl IdleTracker {
         let mut next = over;
         let is_held = self.is_held();
         if is_held {
-            next = next.min(now + LOOK_FOR_CLIENT.as_millis() as u64);
+            next = next.min(now + CLIENT_CHECK_INTERVAL.as_millis() as u64);
         }
         let quiet = self.in_flight.load(Ordering::Relaxed) == 0;
         if self.release_pending.load(Ordering::Relaxed) {
@@ -352,7 +353,7 @@ impl<T: Deref<Target = IdleTracker>> Held<T> {
         idle.held.fetch_add(1, Ordering::SeqCst);
         let next_check = idle.next_check.load(Ordering::SeqCst);
         // The watchdog may sleep until the idle timeout; it must now check the client every second.
-        if next_check > idle.now() + LOOK_FOR_CLIENT.as_millis() as u64 {
+        if next_check > idle.now() + CLIENT_CHECK_INTERVAL.as_millis() as u64 {
             idle.wake.notify_one();
         }
         Self(idle)

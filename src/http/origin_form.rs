@@ -98,7 +98,7 @@ impl OriginRequest {
     /// Runs a long computation over a container's body on a blocking thread, after
     /// [`OriginRequest::body`]. Denies if the container's turn and a free thread take longer than
     /// 5 s. Denies as an internal error if `work` panics or no memory is reserved for the body.
-    pub async fn compute<T: Send + 'static>(
+    pub async fn inspect_on_worker<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Denial> {
@@ -161,6 +161,7 @@ impl OriginRequest {
     pub fn stream(self, head: Response<()>, pieces: Pieces) -> Response<Reply> {
         let (closes, reservation) = (self.closes, self.reservation);
         let held = pieces.map(move |piece| {
+            // The closure owns the reservation, so that the stream holds the body's memory.
             let _ = &reservation;
             piece
         });

@@ -33,15 +33,15 @@ pub fn outgoing(
     let path = head.path.sent();
     let query = head.query.as_deref();
     let is_same = |received: &PathAndQuery| received.path() == path && received.query() == query;
-    let target_text = match (received.filter(is_same), query) {
+    let target = match (received.filter(is_same), query) {
         (Some(received), _) => Ok(received),
         (None, Some(query)) => format!("{path}?{query}").parse::<PathAndQuery>(),
         (None, None) => path.parse::<PathAndQuery>(),
     };
-    let path_and_query = target_text.map_err(|_| Denial::malformed("the path cannot be sent"))?;
+    let target = target.map_err(|_| Denial::malformed("the path cannot be sent"))?;
     let mut request = Request::new(body);
     *request.method_mut() = std::mem::take(&mut head.method);
-    *request.uri_mut() = path_and_query.into();
+    *request.uri_mut() = target.into();
     *request.headers_mut() = std::mem::take(&mut head.headers);
     if head.websocket {
         websocket::add_upgrade_fields(request.headers_mut());
@@ -78,7 +78,7 @@ pub fn transmit(
 }
 
 /// Denies sending secrets in clear text to an address that is not private.
-pub fn keep_secrets(flow: &Flow, upstream: &Upstream) -> Verdict {
+pub fn deny_clear_text_secrets(flow: &Flow, upstream: &Upstream) -> Verdict {
     let address = upstream.address().ip();
     if may_carry_secrets(flow.scheme(), address) {
         return Ok(());

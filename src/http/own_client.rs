@@ -30,9 +30,9 @@ use crate::upstream::{LeasePool, SocketPermit};
 ///
 /// Each request is a separate flow; the client follows no redirects. `upstream.response_timeout`
 /// limits the wait for a response head. A body has no timeout here, since only its reader knows how
-/// long it may be silent. A flow ends when the response body has been read to the end, or when the
-/// future of [`OwnClient::send`] or the body is dropped. Once the lease has ended or the shutdown
-/// has aborted requests under way, [`OwnClient::send`] and [`AnswerBody::chunk`] fail.
+/// long the body may be silent. A flow ends when the response body has been read to the end, or
+/// when the future of [`OwnClient::send`] or the body is dropped. Once the lease has ended or the
+/// shutdown has aborted requests under way, [`OwnClient::send`] and [`AnswerBody::chunk`] fail.
 #[derive(Clone)]
 pub struct OwnClient {
     service: Arc<Service>,
@@ -220,6 +220,7 @@ impl OwnClient {
     }
 }
 
+/// A response to a request of an [`OwnClient`].
 pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,

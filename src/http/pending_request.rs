@@ -23,7 +23,7 @@ use super::destination::{Ingress, destination};
 use super::drain::{Denied, drain};
 use super::exchange::Exchange;
 use super::headers::{Upgrade, read_head};
-use super::outgoing::{keep_secrets, outgoing, transmit, within};
+use super::outgoing::{deny_clear_text_secrets, outgoing, transmit, within};
 use super::permission::Permission;
 use super::reply::{self, Reply};
 use super::request_body::RequestBody;
@@ -257,7 +257,7 @@ impl PendingRequest {
             let mut upstream = acquire(exchange, permit, self.want()).await?;
             let flow = &exchange.live.flow;
             if self.carries_secrets {
-                keep_secrets(flow, &upstream)?;
+                deny_clear_text_secrets(flow, &upstream)?;
             }
             // Pinned in place: a move into a variable would reserve the size of `sending` twice in
             // this future.
@@ -336,14 +336,14 @@ async fn acquire(
         let generation = network.generation;
         while let Some(mut kept) = exchange.session.take_kept(generation, &live.flow) {
             if upstream::ready(&mut kept).await {
-                live.record().upstream = Some(kept.address);
+                live.record().upstream_addr = Some(kept.address);
                 return Ok(Upstream::Http1(kept));
             }
         }
     }
     // Boxed: requests on kept connections do not need its state.
     let upstream = Box::pin(from_pool(exchange, permit, want)).await?;
-    exchange.live.record().upstream = Some(upstream.address());
+    exchange.live.record().upstream_addr = Some(upstream.address());
     Ok(upstream)
 }
 

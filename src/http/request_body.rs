@@ -183,7 +183,6 @@ impl Body for Upload {
             let next = next.map_ok(Frame::data);
             return next.map_err(|error| BodyError::from(error).into());
         };
-        // Until the filters pass bytes or the body ends.
         while filtering.passed.is_empty() && !filtering.ended {
             let next = ready!(source.poll_chunk(context, counters, idle)).transpose();
             let verdict = match next.map_err(BodyError::from)? {

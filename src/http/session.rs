@@ -22,7 +22,7 @@ use crate::upstream::{Http1, LeasePool};
 /// uses several.
 const MAX_KEPT: usize = 8;
 /// Interval at which a connection is checked for idleness during a shutdown.
-const STOP_LOOK: Duration = Duration::from_millis(200);
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The state that the exchanges of all connections share.
 pub struct Service {
@@ -193,12 +193,13 @@ impl Session {
         }
     }
 
-    /// Returns once the process stops and the connection is idle. The first check is [`STOP_LOOK`]
-    /// after the signal, so that a request that arrived together with the signal is served.
+    /// Returns once the process stops and the connection is idle. The first check is
+    /// [`STOP_CHECK_INTERVAL`] after the signal, so that a request that arrived together with the
+    /// signal is served.
     async fn stopped_idle(&self) {
         self.service.stopping.cancelled().await;
         loop {
-            tokio::time::sleep(STOP_LOOK).await;
+            tokio::time::sleep(STOP_CHECK_INTERVAL).await;
             if self.idle.is_idle() {
                 return;
             }

@@ -1,6 +1,6 @@
 //! Responses to requests: an upstream's response with its body filtered or judged, or a denial.
 
-use addons::contract::{Code, Denial, Host, Judges, Response as AnswerHead, names};
+use addons::contract::{Code, Denial, Host, Judges, Response as ResponseHead, names};
 use bytes::Bytes;
 use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderValue, Response, StatusCode};
@@ -23,7 +23,7 @@ const GATHERED: usize = 16 * 1024;
 
 /// An upstream's response. It is kept in a box, since it passes several futures.
 pub struct UpstreamResponse {
-    pub head: AnswerHead,
+    pub head: ResponseHead,
     rest: Rest,
 }
 
@@ -53,14 +53,14 @@ impl UpstreamResponse {
             // The head passes the chain like any other; frames follow it instead of a body.
             let (headers, accepted) = opening.accept(&mut response, host)?;
             return Ok(Box::new(Self {
-                head: AnswerHead::new(response.status(), headers),
+                head: ResponseHead::new(response.status(), headers),
                 rest: Rest::Websocket(Box::new(accepted)),
             }));
         }
         let (mut parts, body) = response.into_parts();
         read_response_head(&mut parts).map_err(|why| not_answered(host, why))?;
         Ok(Box::new(Self {
-            head: AnswerHead::new(parts.status, parts.headers),
+            head: ResponseHead::new(parts.status, parts.headers),
             rest: Rest::Body(body, upstream),
         }))
     }
@@ -70,7 +70,7 @@ impl UpstreamResponse {
     pub async fn judge(
         &mut self,
         exchange: &mut Exchange,
-        judges: Judges<AnswerHead>,
+        judges: Judges<ResponseHead>,
     ) -> Result<(), Denial> {
         let rest = std::mem::replace(&mut self.rest, Rest::Buffered(Bytes::new()));
         let Rest::Body(body, mut upstream) = rest else {
@@ -110,7 +110,7 @@ impl UpstreamResponse {
     pub fn into_parts(
         self: Box<Self>,
         mut exchange: Box<Exchange>,
-    ) -> Result<(AnswerHead, Box<ResponseBody>), Denial> {
+    ) -> Result<(ResponseHead, Box<ResponseBody>), Denial> {
         let Self { mut head, rest } = *self;
         let body = match rest {
             Rest::Body(body, upstream) => {
@@ -133,7 +133,7 @@ impl UpstreamResponse {
 
 /// The response with a body that streams through its filters.
 fn streamed(
-    mut head: AnswerHead,
+    mut head: ResponseHead,
     body: Incoming,
     upstream: Upstream,
     filtering: Option<Filtering>,
@@ -158,7 +158,7 @@ fn streamed(
 /// reader in this process needs the body decoded.
 fn filtering(
     body: &Incoming,
-    head: &mut AnswerHead,
+    head: &mut ResponseHead,
     exchange: &Exchange,
     is_read: bool,
 ) -> Result<Option<Filtering>, Denial> {
@@ -175,7 +175,7 @@ fn filtering(
 }
 
 /// Combines the head of an upstream's response with its filtered body.
-fn upstream_reply(head: AnswerHead, body: Box<ResponseBody>) -> Response<Reply> {
+fn upstream_reply(head: ResponseHead, body: Box<ResponseBody>) -> Response<Reply> {
     let mut response = Response::new(Reply::Upstream(body));
     *response.status_mut() = head.status;
     *response.headers_mut() = head.headers;

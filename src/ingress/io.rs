@@ -94,7 +94,7 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
     /// If the client has sent more than the receive window holds, its FIN arrives only after the
     /// proxy has read those bytes.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.idle.takes_look() && has_hung_up(&self.socket) {
+        if self.idle.takes_client_check() && has_hung_up(&self.socket) {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         Pin::new(&mut self.socket).poll_flush(context)

@@ -67,7 +67,7 @@ fn is_close(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    fn told(error: io::Error) -> (Code, Option<String>) {
+    fn outcome(error: io::Error) -> (Code, Option<String>) {
         let denial = why(&error);
         (denial.code(), denial.rule_name().map(str::to_owned))
     }
@@ -76,14 +76,14 @@ mod tests {
     fn only_a_certificate_alert_or_a_close_counts_as_a_rejected_certificate() {
         let alert = |alert| io::Error::new(io::ErrorKind::InvalidData, Error::AlertReceived(alert));
         let rejected = |how: &str| (Code::ClientRejectedCertificate, Some(how.to_owned()));
-        let unknown_ca = told(alert(AlertDescription::UnknownCA));
+        let unknown_ca = outcome(alert(AlertDescription::UnknownCA));
         assert_eq!(unknown_ca, rejected("unknown_ca"));
-        let closed = told(io::ErrorKind::UnexpectedEof.into());
+        let closed = outcome(io::ErrorKind::UnexpectedEof.into());
         assert_eq!(closed, rejected("closed in the handshake"));
         let malformed = (Code::MalformedRequest, None);
-        assert_eq!(told(alert(AlertDescription::ProtocolVersion)), malformed);
+        assert_eq!(outcome(alert(AlertDescription::ProtocolVersion)), malformed);
         let no_overlap = Error::PeerIncompatible(rustls::PeerIncompatible::NoCipherSuitesInCommon);
         let no_overlap = io::Error::new(io::ErrorKind::InvalidData, no_overlap);
-        assert_eq!(told(no_overlap), malformed);
+        assert_eq!(outcome(no_overlap), malformed);
     }
 }

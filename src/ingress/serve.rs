@@ -34,8 +34,9 @@ const MAX_ERROR_RESETS: usize = 256;
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// Answers a request of a connection; each kind of listener has one. The future is boxed, so that
-/// hyper reserves only a pointer for it as long as the connection lives.
+/// Answers a request of a connection. Each kind of listener has its handler; tunnels have
+/// [`exchange`]. The future is boxed, so that hyper reserves only a pointer for it as long as the
+/// connection lives.
 pub type Handler =
     fn(&Connection, &Ingress, Request<Incoming>) -> BoxFuture<'static, Response<Reply>>;
 
@@ -174,8 +175,8 @@ pub enum End {
     /// The client closed it, the transport failed, or the client violated HTTP/2. Also after a
     /// response with `Connection: close`.
     ByClient,
-    /// An HTTP/1.1 head that cannot be parsed, the lease, a reload, a timeout or the process ended
-    /// it.
+    /// An HTTP/1.1 head that cannot be parsed, the lease, a reload, the security level, a timeout
+    /// or the process ended it.
     Otherwise,
 }
 

@@ -244,7 +244,7 @@ impl Tunnel {
         }
     }
 
-    /// The ingress of the requests inside, and the permission that they depend on.
+    /// The arguments for serving the requests inside: their connection, ingress and permission.
     fn ingress(&self, scheme: Scheme) -> (Connection, Ingress, Option<Permission>) {
         let ingress = Ingress::Tunnel(Endpoint {
             scheme,

@@ -33,7 +33,7 @@ pub struct Assignment {
     /// The runtime of the thread.
     pub runtime: Handle,
     thread: usize,
-    spread: Arc<OpenCounts>,
+    counts: Arc<OpenCounts>,
 }
 
 impl Workers {
@@ -52,17 +52,17 @@ impl Workers {
 
     /// Assigns a connection of a container, or of an unknown source, to a thread.
     pub fn assign(&self, container: Option<&Container>) -> Assignment {
-        let spread = match container {
+        let counts = match container {
             Some(container) => Arc::clone(container.state_or_init(Arc::<OpenCounts>::default)),
             None => Arc::clone(&self.unknown_sources),
         };
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        let thread = spread.enter(1 + self.others.len(), turn);
+        let thread = counts.enter(1 + self.others.len(), turn);
         let runtime = thread.checked_sub(1).and_then(|at| self.others.get(at));
         Assignment {
             runtime: runtime.unwrap_or(&self.first).clone(),
             thread,
-            spread,
+            counts,
         }
     }
 }
@@ -107,7 +107,7 @@ fn start_thread(number: usize, ended: CancellationToken) -> io::Result<Handle> {
 
 impl Drop for Assignment {
     fn drop(&mut self) {
-        self.spread.leave(self.thread);
+        self.counts.leave(self.thread);
     }
 }
 
@@ -117,15 +117,15 @@ mod tests {
 
     #[test]
     fn connections_of_one_container_are_spread_evenly_however_long_each_lasts() {
-        let spread = OpenCounts::default();
+        let counts = OpenCounts::default();
         for turn in 0..6 {
-            spread.enter(3, turn);
+            counts.enter(3, turn);
         }
-        assert_eq!(*spread.0.lock(), [2, 2, 2]);
-        spread.leave(1);
-        spread.leave(1);
+        assert_eq!(*counts.0.lock(), [2, 2, 2]);
+        counts.leave(1);
+        counts.leave(1);
         for turn in 0..2 {
-            assert_eq!(spread.enter(3, turn), 1);
+            assert_eq!(counts.enter(3, turn), 1);
         }
     }
 

@@ -20,7 +20,7 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
 /// successfully.
 const HUNG_AFTER: Duration = Duration::from_secs(5);
 /// How long another process may lock the store before the registry becomes unavailable.
-const HELD_FOR: Duration = Duration::from_secs(10);
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
 /// Pruning deletes leases that expired at least this long ago, and only if the system clock has run
 /// this long without a jump. Two deletions do not wait: the next round deletes a lease that a flow
 /// finds expired, and the start of the server deletes all expired leases.
@@ -63,7 +63,7 @@ impl Registry {
             if whole {
                 reloaded = Instant::now();
             }
-            let prune = clock.is_steady() && whole;
+            let prune = clock.may_prune() && whole;
             let registry = Arc::clone(&self);
             let mut round = tokio::task::spawn_blocking(move || registry.round(whole, prune));
             if timeout(HUNG_AFTER, &mut round).await.is_err() {
@@ -89,17 +89,17 @@ impl Registry {
         }
         let failed = self.write_deferred(&mut tracked, now, prune).err();
         let failed = failed.map(|error| error.to_string());
-        if let Some(error) = failed.as_deref().filter(|_| tracked.unwritten != failed) {
+        if let Some(error) = failed.as_deref().filter(|_| tracked.write_error != failed) {
             tracing::warn!(%error, "the registry could not be written");
         }
-        tracked.unwritten = failed;
+        tracked.write_error = failed;
     }
 
     /// Makes the deferred writes:
     ///
     /// - deletes leases that flows found expired,
-    /// - inserts replacements for leases that a clock jump ended too early
-    ///   (`View::ended_too_early`),
+    /// - inserts replacements for leases that ended too early
+    ///   (`View::replacements_for_early_ends`),
     /// - writes changed security levels and abort latches,
     /// - with `prune`, deletes leases that expired over an hour ago.
     fn write_deferred(
@@ -115,7 +115,7 @@ impl Registry {
             self.found_expired.lock().extend(expired);
             return Err(error);
         }
-        let again = self.view.ended_too_early(now);
+        let again = self.view.replacements_for_early_ends(now);
         if !again.is_empty() {
             tracked.store.begin(&again)?;
             for lease in again {
@@ -124,14 +124,14 @@ impl Registry {
         }
         for container in self
             .view
-            .all_that(|container| !tracked.has_standing(container))
+            .filter(|container| !tracked.is_standing_stored(container))
         {
             tracked.set_standing(container.lease, container.standing())?;
         }
         if prune {
             let before = now - KEPT_AFTER_EXPIRY;
             let pruned = tracked.store.prune(before)?;
-            for container in self.view.all_that(|container| container.expired(before)) {
+            for container in self.view.filter(|container| container.expired(before)) {
                 self.view.remove(&container);
             }
             if pruned > 0 {
@@ -143,7 +143,7 @@ impl Registry {
 
     /// Reads the store if it changed or `whole` is set, and updates the view. Returns an error if
     /// the store cannot be read. The error makes the registry unavailable, except while another
-    /// process has locked the store for less than [`HELD_FOR`].
+    /// process has locked the store for less than [`LOCK_LIMIT`].
     pub(super) fn refresh(
         &self,
         tracked: &mut TrackedStore,
@@ -168,7 +168,7 @@ impl Registry {
                     .busy_since
                     .get_or_insert_with(Instant::now)
                     .elapsed()
-                    < HELD_FOR =>
+                    < LOCK_LIMIT =>
             {
                 Err(Unavailable)
             }
@@ -219,7 +219,7 @@ impl Clock {
     /// Whether leases may be pruned: `false` for an hour after the start and after each jump of the
     /// system clock. So a wrong clock that is corrected within that hour lets no round prune a
     /// lease.
-    fn is_steady(&mut self) -> bool {
+    fn may_prune(&mut self) -> bool {
         self.note(OffsetDateTime::now_utc(), Instant::now())
     }
 

@@ -140,7 +140,8 @@ impl Registry {
             let expires_at = new.expires_at;
             let begun = new.begin(now);
             let present = registry.view.get(&begun.id);
-            let same = present.filter(|old| old.is_live(now) && view::is_same_body(old, &begun));
+            let same =
+                present.filter(|old| old.is_live(now) && view::has_same_registration(old, &begun));
             let extended = same.is_some();
             let mut replaced = Vec::new();
             let container = match same {
@@ -208,7 +209,7 @@ impl Registry {
     pub fn list(&self) -> Result<Vec<Arc<Container>>, Unavailable> {
         self.readable()?;
         let now = OffsetDateTime::now_utc();
-        let mut live = self.view.all_that(|container| container.is_live(now));
+        let mut live = self.view.filter(|container| container.is_live(now));
         live.sort_unstable_by(|a, b| a.id.cmp(&b.id));
         Ok(live)
     }

@@ -1,5 +1,6 @@
-//! The store, a copy of the standings in it, and its recent failures. The standing of a lease is
-//! its security level and its abort latch.
+//! Wraps the store of leases: caches the stored standings, and remembers since when the store is
+//! locked and why the last write failed. The standing of a lease is its security level and its
+//! abort latch.
 
 use std::collections::HashMap;
 
@@ -8,17 +9,19 @@ use tokio::time::Instant;
 
 use super::store::{LeaseStore, StoreError};
 
-/// A store, with a copy of its standings, so that only changed ones are written.
+/// A store, with a copy of its standings, so that only changed standings are written.
 pub(super) struct TrackedStore {
     pub(super) store: Box<dyn LeaseStore>,
     /// A copy of the standings in the store. A lease without an entry counts as having the default
     /// standing.
     standings: HashMap<LeaseId, Standing>,
-    /// The time of the first [`TrackedStore::sync`] that found the store locked by another process,
-    /// since the latest one that succeeded; `None` if there is none.
+    /// Since when another process has locked the store: the time of the first
+    /// [`TrackedStore::sync`] that found the store locked, since the last successful one. `None` if
+    /// there is none. Set by [`Registry::refresh`](super::Registry::refresh).
     pub(super) busy_since: Option<Instant>,
-    /// The error of the latest deferred writes; `None` if they succeeded.
-    pub(super) unwritten: Option<String>,
+    /// The error of the latest deferred writes, kept so that the same error is logged once. `None`
+    /// if they succeeded.
+    pub(super) write_error: Option<String>,
 }
 
 impl TrackedStore {
@@ -27,11 +30,11 @@ impl TrackedStore {
             store,
             standings: HashMap::new(),
             busy_since: None,
-            unwritten: None,
+            write_error: None,
         }
     }
 
-    /// Calls [`LeaseStore::sync`]. If it read the leases, copies their standings.
+    /// Calls [`LeaseStore::sync`], and caches the standings. Returns whether the leases were read.
     pub(super) fn sync(
         &mut self,
         whole: bool,
@@ -50,8 +53,8 @@ impl TrackedStore {
         Ok(was_read)
     }
 
-    /// Whether the standing in the store equals the container's current standing.
-    pub(super) fn has_standing(&self, container: &Container) -> bool {
+    /// Whether the stored standing equals the container's current standing.
+    pub(super) fn is_standing_stored(&self, container: &Container) -> bool {
         let standing = self.standings.get(&container.lease).copied();
         standing.unwrap_or_default() == container.standing()
     }

@@ -13,7 +13,7 @@ use super::index::Index;
 /// The Unix listener of one lease.
 #[derive(Clone, Debug)]
 pub struct LeaseListener {
-    /// The container with the lease. When the lease ends, the socket must be closed.
+    /// The container with the lease. The end of the lease closes the listener.
     pub container: Arc<Container>,
     /// The path of the listener's socket.
     pub socket: PathBuf,
@@ -21,7 +21,7 @@ pub struct LeaseListener {
     pub opened: Arc<SetOnce<bool>>,
 }
 
-/// The beginning of the file name of a lease's socket, before 12 hex digits and `.sock`.
+/// The prefix of the file name of a lease's socket: `sandbox-`, 12 hex digits, `.sock`.
 pub const LISTENER_PREFIX: &str = "sandbox-";
 
 /// The file name of a lease's socket. It does not contain the container's id: the id may have 128
@@ -33,6 +33,7 @@ fn listener_name(lease: LeaseId) -> String {
 /// The listeners that should be open, by lease.
 pub type LeaseListeners = BTreeMap<LeaseId, LeaseListener>;
 
+/// The leases, indexed by source and by container id, and their Unix listeners.
 pub(super) struct View {
     by_source: Index<Source>,
     by_id: Index<ContainerId>,
@@ -58,7 +59,7 @@ impl View {
         self.by_id.get(id)
     }
 
-    pub(super) fn all_that(&self, wanted: impl Fn(&Container) -> bool) -> Vec<Arc<Container>> {
+    pub(super) fn filter(&self, wanted: impl Fn(&Container) -> bool) -> Vec<Arc<Container>> {
         let mut found = Vec::new();
         self.by_id.each(|container| {
             if wanted(container) {
@@ -105,11 +106,11 @@ impl View {
     /// Begins a lease. Ends the leases with the same id or the same source.
     pub(super) fn insert(&self, registration: Registration) -> Arc<Container> {
         let container = Arc::new(Container::new(registration));
-        self.put(&container);
+        self.insert_container(&container);
         container
     }
 
-    fn put(&self, container: &Arc<Container>) {
+    fn insert_container(&self, container: &Arc<Container>) {
         let same_id = self.by_id.insert(container);
         let same_source = self.by_source.insert(container);
         for old in [same_id, same_source].into_iter().flatten() {
@@ -152,8 +153,9 @@ impl View {
         }
     }
 
-    /// Ends the leases that have expired. They stay in the view until a flow finds them or they are
-    /// pruned, so that [`View::ended_too_early`] finds them.
+    /// Ends the leases that have expired. They stay in the view for
+    /// [`View::replacements_for_early_ends`], until a flow looks them up, they are pruned, or they
+    /// are no longer in the store.
     pub(super) fn end_expired(&self, now: OffsetDateTime) {
         self.by_id.each(|container| {
             if container.expired(now) {
@@ -162,12 +164,12 @@ impl View {
         });
     }
 
-    /// Returns replacements for the leases that ended too early because the system clock jumped
-    /// forward and was corrected. These are the leases in the view that have ended but expire after
-    /// `now`: a lease that ends for another reason is removed from the view. Each replacement has a
-    /// new lease id, since an ended lease never becomes live again.
-    pub(super) fn ended_too_early(&self, now: OffsetDateTime) -> Vec<Registration> {
-        let ended = self.all_that(|container| container.has_ended() && !container.expired(now));
+    /// Returns replacements for the leases in the view that have ended but expire after `now`: the
+    /// system clock jumped forward and was corrected, or another process made the lease longer just
+    /// when it expired. A lease that ends for another reason is removed from the view. Each
+    /// replacement has a new lease id, since an ended lease never becomes live again.
+    pub(super) fn replacements_for_early_ends(&self, now: OffsetDateTime) -> Vec<Registration> {
+        let ended = self.filter(|container| container.has_ended() && !container.expired(now));
         let again = ended.iter().map(|container| Registration {
             id: container.id.clone(),
             lease: LeaseId::generate(),
@@ -183,8 +185,8 @@ impl View {
     }
 }
 
-/// Collects the differences between the store and the view. Rows are compared one by one, since all
-/// rows at once would take more memory than the view. The view is unchanged until
+/// Collects the differences between the store and the view. Compares each row as it is read, since
+/// a list of all rows would take more memory than the view. The view is unchanged until
 /// [`Draft::apply`].
 pub(super) struct Draft<'a> {
     view: &'a View,
@@ -193,7 +195,7 @@ pub(super) struct Draft<'a> {
     /// Kept leases whose expiry in the store differs, or whose standing in the store is stricter,
     /// each with its expiry and standing in the store.
     changed: Vec<(Arc<Container>, OffsetDateTime, Standing)>,
-    /// Leases that are only in the store.
+    /// New leases: rows that are in the store and not in the view.
     begun: Vec<Arc<Container>>,
 }
 
@@ -212,11 +214,12 @@ impl Draft<'_> {
         }
     }
 
-    /// Updates the view. A lease that is in the view and in the store keeps its `Container` with
-    /// all state. A lease that is only in the store begins. A lease that is only in the view ends.
+    /// Updates the view. A lease whose row has not changed, except in expiry and standing, keeps
+    /// its `Container` with all state. Each other row begins a lease. Each other lease of the view
+    /// ends.
     pub(super) fn apply(self) {
         let gone = |container: &Container| !self.kept.contains(&container.lease);
-        for container in self.view.all_that(gone) {
+        for container in self.view.filter(gone) {
             self.view.remove(&container);
         }
         for (container, expires_at, standing) in self.changed {
@@ -224,7 +227,7 @@ impl Draft<'_> {
             container.reach(standing);
         }
         for container in &self.begun {
-            self.view.put(container);
+            self.view.insert_container(container);
         }
     }
 }
@@ -232,11 +235,11 @@ impl Draft<'_> {
 fn is_same_lease(container: &Container, row: &Registration) -> bool {
     container.lease == row.lease
         && container.created_at == row.created_at
-        && is_same_body(container, row)
+        && has_same_registration(container, row)
 }
 
 /// Whether two leases have equal registrations, apart from lease id, times and standing.
-pub(super) fn is_same_body(container: &Container, new: &Registration) -> bool {
+pub(super) fn has_same_registration(container: &Container, new: &Registration) -> bool {
     container.id == new.id
         && container.source == new.source
         && *container.repos == *new.repos

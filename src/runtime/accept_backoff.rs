@@ -7,8 +7,8 @@ use tokio::time::sleep;
 
 use super::LogThrottle;
 
-/// The delay after the first failure. Without a delay, `accept` would fail again at once while there
-/// are no free file descriptors.
+/// The delay after the first failure. Without a delay, `accept` would fail again at once while
+/// there are no free file descriptors.
 const SHORTEST: Duration = Duration::from_millis(10);
 /// The longest delay.
 const LONGEST: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Asynchronous building blocks, a limit for log lines, and socket checks, each for several modules.
+//! Asynchronous building blocks, a limit for log lines, and socket checks.
 
 mod accept_backoff;
 mod log_throttle;
@@ -37,10 +37,10 @@ pub(crate) fn threads() -> usize {
 /// has failed. Does not read from the socket and does not block.
 pub(crate) fn has_hung_up(socket: &impl AsFd) -> bool {
     let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-    let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];
-    let now = Timespec::default();
-    poll(&mut asked, Some(&now)).is_ok_and(|ready| ready > 0)
-        && asked.iter().any(|answer| answer.revents().intersects(gone))
+    let mut polled = [PollFd::new(socket, PollFlags::RDHUP)];
+    let at_once = Timespec::default();
+    poll(&mut polled, Some(&at_once)).is_ok_and(|ready| ready > 0)
+        && polled.iter().any(|fd| fd.revents().intersects(gone))
 }
 
 /// Whether an error of a socket means that this process or the machine has run out of file

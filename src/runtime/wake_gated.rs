@@ -16,31 +16,31 @@ use parking_lot::Mutex;
 /// (`scripts/bench --instructions --functions`).
 pub struct WakeGated<'a, T> {
     future: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
-    call: Arc<Call>,
-    /// The waker that the future is polled with; it wakes `call`.
-    caller: Waker,
-    /// The waker that is stored in `call`.
+    state: Arc<WakeState>,
+    /// The future is polled with this waker, which sets [`WakeState::woken`].
+    waker: Waker,
+    /// The waker that is stored in `state`.
     registered: Option<Waker>,
 }
 
 /// Whether the future was woken, and the waker of the task that polls it.
-struct Call {
-    called: AtomicBool,
+struct WakeState {
+    woken: AtomicBool,
     /// Replaced, never taken: a late wake-up must not remove the waker that the next wake-up needs.
     task: Mutex<Option<Waker>>,
 }
 
 impl<'a, T> WakeGated<'a, T> {
     pub fn new(future: impl Future<Output = T> + Send + 'a) -> Self {
-        let call = Arc::new(Call {
+        let state = Arc::new(WakeState {
             // The first poll is not gated.
-            called: AtomicBool::new(true),
+            woken: AtomicBool::new(true),
             task: Mutex::default(),
         });
         Self {
             future: Box::pin(future),
-            caller: Waker::from(Arc::clone(&call)),
-            call,
+            waker: Waker::from(Arc::clone(&state)),
+            state,
             registered: None,
         }
     }
@@ -57,28 +57,28 @@ impl<T> Future for WakeGated<'_, T> {
             .as_ref()
             .is_some_and(|registered| registered.will_wake(waker))
         {
-            *this.call.task.lock() = Some(waker.clone());
+            *this.state.task.lock() = Some(waker.clone());
             this.registered = Some(waker.clone());
         }
-        // `called` is read after the waker was stored, so that no wake-up is lost. The load comes
+        // `woken` is read after the waker was stored, so that no wake-up is lost. The load comes
         // first since it is cheaper than the swap, which writes.
-        if !this.call.called.load(Ordering::Acquire)
-            || !this.call.called.swap(false, Ordering::AcqRel)
+        if !this.state.woken.load(Ordering::Acquire)
+            || !this.state.woken.swap(false, Ordering::AcqRel)
         {
             return Poll::Pending;
         }
-        let mut context = Context::from_waker(&this.caller);
+        let mut context = Context::from_waker(&this.waker);
         this.future.as_mut().poll(&mut context)
     }
 }
 
-impl Wake for Call {
+impl Wake for WakeState {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.called.store(true, Ordering::Release);
+        self.woken.store(true, Ordering::Release);
         if let Some(task) = &*self.task.lock() {
             task.wake_by_ref();
         }
@@ -143,12 +143,12 @@ mod tests {
         let waker = Waker::from(Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);
         let mut gated = WakeGated::new(std::future::pending::<()>());
-        let call = Arc::clone(&gated.call);
+        let state = Arc::clone(&gated.state);
         for round in 0..3 {
             assert!(Pin::new(&mut gated).poll(&mut context).is_pending());
             // The second call stands for a late wake-up, which began before the poll.
-            call.wake_by_ref();
-            call.wake_by_ref();
+            state.wake_by_ref();
+            state.wake_by_ref();
             assert_eq!(woken.times(), 2 * round + 2);
         }
     }

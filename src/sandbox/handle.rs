@@ -18,8 +18,8 @@ use crate::exit_code as code;
 
 /// How long the forwarder may take to end after its PID 1. After that, it is killed.
 const END_LIMIT: Duration = Duration::from_millis(500);
-/// How long a supervisor may take to kill the processes that its command left. After that, it goes
-/// on, but the launcher no longer waits for it.
+/// How long a supervisor may take to kill the processes that its command left. After that, the
+/// supervisor continues, but the launcher no longer waits for it.
 const SUPERVISOR_END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a sandbox could not be made or was ended, with the exit code for it.

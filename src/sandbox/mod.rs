@@ -9,8 +9,8 @@
 //! There are three processes. The *launcher* calls [`start`]. The *forwarder* creates the
 //! namespaces, and carries bytes between loopback inside and the Unix listener outside. *PID 1* of
 //! the sandbox builds the root, drops every privilege and starts the command. The forwarder and PID
-//! 1 re-execute this binary. Each process is killed when the one before it ends. For a command that
-//! is not confined, [`start_unconfined`] starts a *supervisor* instead of the last two.
+//! 1 re-execute this binary, and each is killed when its parent ends. For a command that is not
+//! confined, [`start_unconfined`] starts a *supervisor* in place of these two processes.
 
 mod channel;
 mod diagnosis;

@@ -91,6 +91,7 @@ impl Entry {
 // Flags that are added to the flags that a mount has outside.
 const WRITABLE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const READ_ONLY: MountFlags = WRITABLE.union(MountFlags::RDONLY);
+// Programs can write to a device on a read-only mount too.
 const DEVICE: MountFlags = MountFlags::RDONLY
     .union(MountFlags::NOSUID)
     .union(MountFlags::NOEXEC);
@@ -139,7 +140,7 @@ impl Tree {
             parts: 0,
         };
         tree.add_devices()?;
-        tree.add_processes()?;
+        tree.add_proc()?;
         Ok(tree)
     }
 
@@ -310,7 +311,7 @@ impl Tree {
         Ok(())
     }
 
-    fn add_processes(&mut self) -> io::Result<()> {
+    fn add_proc(&mut self) -> io::Result<()> {
         fs::create_dir("/new/proc")?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         mount("proc", "/new/proc", "proc", flags, None)?;

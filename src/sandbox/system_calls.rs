@@ -24,7 +24,7 @@ const FIRST_COMMON: i64 = libc::SYS_pidfd_send_signal;
 /// The newest call that was reviewed.
 const LAST_COMMON: i64 = libc::SYS_mseal;
 
-// Numbers that libc does not name yet.
+// Numbers that libc does not name on all architectures.
 const STATMOUNT: i64 = 457;
 const LISTMOUNT: i64 = 458;
 const FCHMODAT2: i64 = 452;
@@ -134,8 +134,8 @@ const FAMILIES: [i32; 4] = [
 ];
 
 /// The types of a Unix socket pair whose sockets can send to any other Unix socket, like a socket
-/// that `socket` makes. The sockets of other pairs stay connected to each other. The kernel makes
-/// `SOCK_DGRAM` of `SOCK_RAW`.
+/// that `socket` makes. The sockets of other pairs stay connected to each other. The kernel treats
+/// `SOCK_RAW` as `SOCK_DGRAM`.
 const UNCONNECTED: [i32; 2] = [libc::SOCK_DGRAM, libc::SOCK_RAW];
 /// The bits of a socket's type that are not flags (`SOCK_TYPE_MASK` of the kernel).
 const SOCKET_TYPE: u64 = 0xf;

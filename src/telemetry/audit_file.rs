@@ -102,8 +102,8 @@ impl AuditFile {
         Ok(())
     }
 
-    /// Writes the gathered bytes before `start`, moves the files to their next numbers, deletes the
-    /// oldest file if there are more than `keep`, and opens a new file for the other bytes.
+    /// Writes the gathered bytes before `start`, moves each file to its next number, and opens a
+    /// new file for the other bytes. If there are `keep` rotated files, the oldest is overwritten.
     fn rotate(&mut self, start: usize) -> io::Result<()> {
         self.write(start)?;
         let path = &self.config.path;
@@ -148,6 +148,7 @@ fn open_for_append(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// Truncates the file to its complete lines, and returns its length.
 fn cut_half_line(file: &mut File) -> io::Result<u64> {
     let whole = whole_length(file)?;
     if whole < file.metadata()?.len() {

@@ -29,7 +29,7 @@ impl AuditHead {
         if text.is_empty() {
             return None;
         }
-        // If the head is too short, `last` is zero bytes, so it equals no line's hash.
+        // If the head is too short, `last` has only NUL bytes, so it equals no line's hash.
         let (last, rest) = text.split_first_chunk().unwrap_or((&[0; _], &[]));
         Some(Self {
             last: *last,

@@ -173,8 +173,8 @@ impl Writer {
         written
     }
 
-    /// Logs the first error of an outage, and counts the appended lines that are lost with it.
-    /// Flows continue: if a failed audit blocked them, a full disk would stop every flow.
+    /// Closes the log, and counts the appended lines that are lost. Logs only the first error of an
+    /// outage. Flows continue: if a failed audit blocked them, a full disk would stop every flow.
     fn fail(&mut self, error: &io::Error) {
         if !self.has_failed {
             tracing::error!(path = %self.config.path.display(), %error, "the audit log cannot be written");

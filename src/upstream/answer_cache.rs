@@ -21,9 +21,9 @@ const GENERATION: usize = 2048;
 
 pub(super) type Key = (Host, RecordType);
 
-/// Answers in two generations: when the young one is full, it becomes the old one, and the answers
-/// of the old one are dropped. A hit in the old generation moves the answer to the young one, so a
-/// flood of names that are looked up once displaces no answer in use.
+/// Answers in two generations: when the young generation is full, it replaces the old one, whose
+/// answers are dropped. A hit in the old generation moves the answer to the young one, so a flood
+/// of names that are looked up once displaces no answer in use.
 #[derive(Default)]
 pub(super) struct AnswerCache(Mutex<Generations>);
 
@@ -42,8 +42,8 @@ struct Kept {
 }
 
 impl AnswerCache {
-    /// The answer, with the remaining time to live of its records; `None` if there is none or it
-    /// has expired.
+    /// The answer, with the remaining time to live of its records; `None` if the cache has no
+    /// answer or the answer has expired.
     pub fn find(&self, key: &Key) -> Option<Answer> {
         let (kept, forgotten) = self.0.lock().find(key)?;
         // Freed outside of the lock.
@@ -105,12 +105,13 @@ pub(super) struct UnderWay(Mutex<HashMap<Key, CancellationToken>>);
 
 /// The task that asks the nameservers.
 pub(super) enum Turn<'u> {
-    /// The caller, until it drops this.
+    /// The caller, until it drops the guard.
     Ours(Asking<'u>),
     /// Another task. The token is cancelled when that task has the answer or has given up.
     Theirs(CancellationToken),
 }
 
+/// Guard of a question under way. Dropping it ends the turn and wakes the waiting tasks.
 pub(super) struct Asking<'u> {
     under_way: &'u UnderWay,
     key: Key,

@@ -29,8 +29,8 @@ const CONNECTION_WINDOW: u32 = 2 << 20;
 /// Silence of a connection with open streams before an HTTP/2 PING. Without the PING, every further
 /// request to the endpoint would be sent on a connection that died without a FIN.
 const PING_AFTER: Duration = Duration::from_secs(20);
-/// Limit for the answer to the PING. After that, the connection is closed.
-const PING_ANSWER: Duration = Duration::from_secs(20);
+/// Limit for the acknowledgement of the PING. After that, the connection is closed.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// The most bytes of a response's header list over HTTP/2, equal to the default of
 /// `limits.max_header_bytes` for requests. A request whose response exceeds it fails.
 const MAX_HEADER_LIST: u32 = 64 * 1024;
@@ -44,7 +44,7 @@ pub enum DialError {
 }
 
 impl DialError {
-    /// Returns the denial for a caller that does not try HTTP/2.
+    /// Returns the denial for a caller that tries no other protocol.
     pub fn into_denial(self) -> Denial {
         match self {
             Self::OnlyHttp2 => {
@@ -71,7 +71,7 @@ pub async fn open_raw(
     let addresses = network.resolver.lookup(permit).await?;
     let permit = live.chain.dial(&mut live.flow, addresses).await?;
     let (socket, address) = super::dial(&permit, network.connect_timeout, &network.sockets).await?;
-    live.record().upstream = Some(address);
+    live.record().upstream_addr = Some(address);
     Ok((socket, address))
 }
 
@@ -163,7 +163,7 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let handshake = http1::Builder::new().handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = handshake.map_err(|_| broke_off(&endpoint.host))?;
+    let (sender, connection) = handshake.map_err(|_| closed_in_handshake(&endpoint.host))?;
     let host = HeaderValue::try_from(endpoint.authority()).map_err(|_| Denial::internal())?;
     let driver = Driver::new(connection.with_upgrades().map(drop), ended);
     Ok(Box::new(Http1 {
@@ -191,18 +191,18 @@ where
     let handshake = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_AFTER)
-        .keep_alive_timeout(PING_ANSWER)
+        .keep_alive_timeout(PING_TIMEOUT)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(MAX_HEADER_LIST)
         .handshake(TokioIo::new(stream))
         .await;
-    let (sender, connection) = handshake.map_err(|_| broke_off(host))?;
+    let (sender, connection) = handshake.map_err(|_| closed_in_handshake(host))?;
     tokio::spawn(ended.run_until_cancelled_owned(connection));
     Ok(Http2 { sender, address })
 }
 
-fn broke_off(host: &Host) -> Denial {
+fn closed_in_handshake(host: &Host) -> Denial {
     let sentence = format!("{host} closed the connection");
     Denial::new(Code::UpstreamUnreachable, sentence).at(Stage::Connect)
 }

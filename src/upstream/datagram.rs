@@ -188,12 +188,15 @@ impl Port {
 fn is_plain(answer: &Message) -> bool {
     let head = &answer.metadata;
     let code = head.response_code;
-    let answers = head.message_type == MessageType::Response && head.op_code == OpCode::Query;
-    answers && !head.truncation && matches!(code, ResponseCode::NoError | ResponseCode::NXDomain)
+    let is_response = head.message_type == MessageType::Response && head.op_code == OpCode::Query;
+    is_response
+        && !head.truncation
+        && matches!(code, ResponseCode::NoError | ResponseCode::NXDomain)
 }
 
 /// Returns the question section of a message, which an answer must repeat byte for byte; `None`
-/// unless the message has exactly one question. `length` is the number of bytes that were sent.
+/// unless the message has exactly one question. `length` is the length of the question message,
+/// with its OPT record.
 fn echo(message: &[u8], length: usize) -> Option<&[u8]> {
     let [_, _, _, _, 0, 1, ..] = message else {
         return None;

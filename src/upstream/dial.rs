@@ -21,8 +21,8 @@ const MAX_ATTEMPTS: usize = 16;
 
 /// Connects to the first permitted address that accepts, within `limit`.
 ///
-/// The first 16 addresses are tried in their order, the next one as soon as an attempt fails or
-/// `STAGGER` has passed. Each attempt takes a socket permit of the principal.
+/// Tries the first `MAX_ATTEMPTS` addresses in their order. Starts the next attempt as soon as an
+/// attempt fails or `STAGGER` has passed. Each attempt takes a socket permit of the principal.
 pub async fn dial(
     permit: &Permit,
     limit: Duration,

@@ -1,10 +1,10 @@
 //! Polls an HTTP/1.1 connection in the task of the exchange that uses it.
 //!
 //! hyper leaves polling a connection to its user. Usually a separate task polls each connection.
-//! Then the request, the response head and each piece of the body cost a switch of tasks, often
-//! between cores. Only one exchange at a time uses an HTTP/1.1 connection, so the task of that
-//! exchange polls it. An idle connection is polled only when it is checked or used again, so a
-//! close by the upstream is noticed only then. See ADR 007.
+//! Then the request, the response head and each piece of the body cost a task switch, often between
+//! cores. Only one exchange at a time uses an HTTP/1.1 connection, so the task of that exchange
+//! polls it. An idle connection is polled only when it is checked or used again, so a close by the
+//! upstream is noticed only then. See ADR 007.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ const ROUNDS: usize = 8;
 
 /// Owns the future of a connection, which is ready when the connection has ended.
 pub struct Driver {
-    /// `None` once the connection has ended or was detached. Dropping an ended connection closes its
-    /// socket.
+    /// `None` once the connection has ended or was detached. Dropping an ended connection closes
+    /// its socket.
     connection: Option<Connection>,
-    call: Arc<Call>,
-    /// The waker that the connection is polled with; it wakes `call`.
-    caller: Waker,
+    state: Arc<WakeState>,
+    /// The connection is polled with this waker, which sets [`WakeState::woken`].
+    waker: Waker,
     /// The lease's end, for a detached connection. Other connections end with their exchange, their
     /// client connection or their pool.
     lease_ended: CancellationToken,
@@ -32,11 +32,11 @@ pub struct Driver {
 
 type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Whether the connection wants to be polled, and the task that polls it.
-struct Call {
-    called: AtomicBool,
-    /// A task is polling, or will poll next, and reads `called` before it returns, so it need not
-    /// be woken.
+/// Whether the connection was woken, and the waker of the task that polls it.
+struct WakeState {
+    woken: AtomicBool,
+    /// A task is polling, or will poll next, and reads `woken` before it returns, so it need not be
+    /// woken.
     attended: AtomicBool,
     task: AtomicWaker,
 }
@@ -46,15 +46,15 @@ impl Driver {
         connection: impl Future<Output = ()> + Send + 'static,
         lease_ended: CancellationToken,
     ) -> Self {
-        let call = Arc::new(Call {
-            called: AtomicBool::new(true),
+        let state = Arc::new(WakeState {
+            woken: AtomicBool::new(true),
             attended: AtomicBool::new(false),
             task: AtomicWaker::new(),
         });
         Self {
             connection: Some(Box::pin(connection)),
-            caller: Waker::from(Arc::clone(&call)),
-            call,
+            waker: Waker::from(Arc::clone(&state)),
+            state,
             lease_ended,
         }
     }
@@ -77,21 +77,21 @@ impl Driver {
         if ready.is_ready() {
             return ready;
         }
-        self.call.task.register(context.waker());
+        self.state.task.register(context.waker());
         for _ in 0..ROUNDS {
-            self.call.attended.store(true, Ordering::Relaxed);
-            if self.call.called.swap(false, Ordering::SeqCst) {
+            self.state.attended.store(true, Ordering::Relaxed);
+            if self.state.woken.swap(false, Ordering::SeqCst) {
                 self.step();
                 let result = wanted();
                 if result.is_ready() {
-                    self.call.attended.store(false, Ordering::Relaxed);
+                    self.state.attended.store(false, Ordering::Relaxed);
                     return result;
                 }
             }
             // A wake-up from here on either sees `attended` cleared and wakes the task, or has set
-            // `called`, which is read below.
-            self.call.attended.store(false, Ordering::SeqCst);
-            if !self.call.called.load(Ordering::SeqCst) {
+            // `woken`, which is read below.
+            self.state.attended.store(false, Ordering::SeqCst);
+            if !self.state.woken.load(Ordering::SeqCst) {
                 return Poll::Pending;
             }
         }
@@ -102,22 +102,22 @@ impl Driver {
     /// Runs `act`, which may make the connection ready for progress, for example by sending a
     /// request. This wakes no task, so the caller must call [`Driver::poll`] next.
     pub fn before_poll<T>(&self, act: impl FnOnce() -> T) -> T {
-        self.call.attended.store(true, Ordering::Relaxed);
+        self.state.attended.store(true, Ordering::Relaxed);
         let done = act();
-        self.call.attended.store(false, Ordering::Relaxed);
+        self.state.attended.store(false, Ordering::Relaxed);
         done
     }
 
     /// Polls an idle connection if it was woken, mostly because its peer closed it.
     pub fn look(&mut self) {
-        if self.call.called.swap(false, Ordering::SeqCst) {
+        if self.state.woken.swap(false, Ordering::SeqCst) {
             self.step();
         }
     }
 
     /// Drops the waker of the task that polled last.
     pub fn release(&self) {
-        self.call.task.take();
+        self.state.task.take();
     }
 
     /// Moves the connection to a separate task, for an exchange that stops polling it.
@@ -129,7 +129,7 @@ impl Driver {
     }
 
     fn step(&mut self) {
-        let mut context = Context::from_waker(&self.caller);
+        let mut context = Context::from_waker(&self.waker);
         let ended = |connection: &mut Connection| connection.as_mut().poll(&mut context).is_ready();
         if self.connection.as_mut().is_some_and(ended) {
             self.connection = None;
@@ -137,13 +137,13 @@ impl Driver {
     }
 }
 
-impl Wake for Call {
+impl Wake for WakeState {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.called.store(true, Ordering::SeqCst);
+        self.woken.store(true, Ordering::SeqCst);
         if !self.attended.load(Ordering::SeqCst) {
             self.task.wake();
         }

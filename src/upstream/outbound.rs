@@ -28,16 +28,16 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Limit for the whole exchange of a look-up at a git forge. It is below the chain's deadline
 /// (`PHASE_DEADLINE`), since the hook that waits for the look-up must not exceed that deadline.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(8);
-/// The longest response body in bytes; a longer one fails the request. Tokens and answers of APIs
-/// are far shorter.
-const MAX_ANSWER: usize = 1 << 20;
+/// The longest response body in bytes; a longer one fails the request. Tokens and the responses of
+/// APIs are far shorter.
+const MAX_RESPONSE: usize = 1 << 20;
 
 /// Returns the network of the configuration in force; `None` once the snapshots have been dropped,
 /// at the end of the process.
 type CurrentNetwork = Box<dyn Fn() -> Option<Arc<Network>> + Send + Sync>;
 
-/// Sends requests of addons: HTTP/1.1 over TLS with verified certificates, or in clear text if the
-/// chain permits that; follows no redirects.
+/// Sends requests of addons by HTTP/1.1 over TLS with verified certificates, or in clear text if
+/// the chain permits it. Follows no redirects.
 #[derive(Default)]
 pub struct OutboundClient {
     /// Set after the first network is built, since parts of that network hold this client.
@@ -174,8 +174,8 @@ async fn permit(
     head.content_length = Some(body.len() as u64);
     let permit = chain.request(flow, &mut head).await?;
     if let Some(judges) = head.take_judges() {
-        let own = Buffered::own(body);
-        body = chain.judge(flow, &mut head, judges, own).await?;
+        let buffered = Buffered::unlimited(body);
+        body = chain.judge(flow, &mut head, judges, buffered).await?;
     }
     if !head.take_filters().is_empty() {
         // Filters need a streamed body, which a look-up does not have.
@@ -185,8 +185,7 @@ async fn permit(
     Ok((permit, Request::from_parts(parts, body)))
 }
 
-/// The request with the target and `Host` of an HTTP/1.1 request to an origin (RFC 9112, section
-/// 3.2.1).
+/// Rewrites the target of a request to origin form (RFC 9112, section 3.2.1), and adds `Host`.
 fn origin_form(request: Request<Bytes>) -> Result<Request<Full<Bytes>>, Denial> {
     let unsendable = || Denial::malformed("the URL cannot be sent");
     let mut request = request.map(Full::new);
@@ -205,7 +204,7 @@ async fn read_whole(
     response: Response<Incoming>,
 ) -> Result<Response<Bytes>, Denial> {
     let (parts, body) = response.into_parts();
-    let body = Limited::new(body, MAX_ANSWER).collect().await;
+    let body = Limited::new(body, MAX_RESPONSE).collect().await;
     let body = body.map_err(|_| {
         let why = "closed the connection within the body, or sent more than 1 MiB";
         not_answered(live.host(), why)

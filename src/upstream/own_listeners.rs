@@ -33,7 +33,7 @@ impl OwnAddresses for OwnListeners {
     }
 }
 
-/// Whether an address is one of this machine's. Tries to bind it: the kernel knows all current
+/// Whether an address belongs to this machine. Tries to bind it: the kernel knows all current
 /// interfaces, and fails with `EADDRNOTAVAIL` for a foreign address. After any other error the
 /// address counts as this machine's, so that the flow is denied.
 fn is_this_machine(address: IpAddr) -> bool {

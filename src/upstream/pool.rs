@@ -25,7 +25,7 @@ const MAX_IDLE: usize = 32;
 /// after a minute.
 const IDLE_LIFETIME: Duration = Duration::from_secs(30);
 /// How long an HTTP/2 connection without new requests is kept. Its open streams go on after that.
-const SHARED_LIFETIME: Duration = Duration::from_secs(120);
+const HTTP2_LIFETIME: Duration = Duration::from_secs(120);
 /// How long a connection may take to be ready for its next request. The previous response has been
 /// read to its end, so one poll of the driver is normally enough.
 const READY: Duration = Duration::from_millis(100);
@@ -56,7 +56,7 @@ pub struct LeasePool {
 #[derive(Default)]
 struct Connections {
     idle: HashMap<Endpoint, Idle>,
-    shared: HashMap<Endpoint, Arc<Shared>>,
+    http2: HashMap<Endpoint, Arc<Http2Slot>>,
 }
 
 /// The idle connections to an endpoint.
@@ -71,10 +71,11 @@ struct Idle {
 }
 
 /// The HTTP/2 connection to an endpoint, if there is one, and the latest failure to dial it.
-struct Shared {
+struct Http2Slot {
     /// Locked while dialling, so that requests that begin together share one connection.
     state: tokio::sync::Mutex<State>,
-    speaks_http1: AtomicBool,
+    /// Whether the endpoint chose HTTP/1.1 when HTTP/2 was offered.
+    lacks_http2: AtomicBool,
     used: Mutex<Instant>,
 }
 
@@ -88,9 +89,8 @@ struct State {
 struct Current(Mutex<Arc<LeasePool>>);
 
 impl LeasePool {
-    /// Returns the pool of a lease under the configuration of `network`, under which the flow
-    /// began. If the lease already has the pool of a later configuration, returns a new pool that
-    /// is not kept.
+    /// Returns the lease's pool for the configuration of `network`, with which the flow began. If
+    /// the lease has a pool for a later configuration, returns a new pool for this flow alone.
     pub fn of(container: &Container, network: &Network) -> Arc<Self> {
         let current = container.state_or_init(|| Current(Mutex::new(Self::new(network))));
         let mut current = current.0.lock();
@@ -101,7 +101,6 @@ impl LeasePool {
             return Arc::clone(&current);
         }
         drop(current);
-        // The flow began before a reload: its connections serve no other flow.
         Self::new(network)
     }
 
@@ -116,9 +115,9 @@ impl LeasePool {
         })
     }
 
-    /// An idle HTTP/1.1 connection for a flow that the chain has permitted. `None` if there is
-    /// none, for a WebSocket, and for [`Want::Http2`] unless the endpoint is known not to speak
-    /// HTTP/2.
+    /// Takes an idle HTTP/1.1 connection for a flow that the chain has permitted. Returns `None` if
+    /// no connection is idle, and for a WebSocket. For [`Want::Http2`], looks for one only if the
+    /// endpoint is known to lack HTTP/2.
     pub async fn reuse(
         self: &Arc<Self>,
         owner: &Container,
@@ -130,8 +129,8 @@ impl LeasePool {
         let takes_http1 = match want {
             Want::Http1 => true,
             Want::Http2 => {
-                let shared = self.shared(owner, endpoint);
-                shared.speaks_http1.load(Ordering::Relaxed)
+                let slot = self.http2_slot(owner, endpoint);
+                slot.lacks_http2.load(Ordering::Relaxed)
             }
             Want::Websocket => false,
         };
@@ -156,10 +155,10 @@ impl LeasePool {
     ) -> Result<Upstream, Denial> {
         let endpoint = live.endpoint().ok_or_else(Denial::internal)?;
         if want == Want::Http2 {
-            let shared = self.shared(owner, endpoint);
-            self.prune_in_time(owner.ended());
-            if !shared.speaks_http1.load(Ordering::Relaxed) {
-                return self.share(&shared, owner, live, network, permit).await;
+            let slot = self.http2_slot(owner, endpoint);
+            self.ensure_pruning(owner.ended());
+            if !slot.lacks_http2.load(Ordering::Relaxed) {
+                return self.open_http2(&slot, owner, live, network, permit).await;
             }
         }
         let mut opened = open_http(owner, live, network, permit, Arc::clone(&self.http1)).await;
@@ -171,34 +170,35 @@ impl LeasePool {
 
     /// Returns the entry for an endpoint's HTTP/2 connection; adds an empty one if there is none.
     /// Ending a lease empties the pool exactly once, so a new entry is not stored afterwards.
-    fn shared(&self, container: &Container, endpoint: &Endpoint) -> Arc<Shared> {
+    fn http2_slot(&self, container: &Container, endpoint: &Endpoint) -> Arc<Http2Slot> {
         let mut connections = self.connections.lock();
-        if let Some(shared) = connections.shared.get(endpoint) {
-            *shared.used.lock() = Instant::now();
-            return Arc::clone(shared);
+        if let Some(slot) = connections.http2.get(endpoint) {
+            *slot.used.lock() = Instant::now();
+            return Arc::clone(slot);
         }
-        let shared = Arc::new(Shared {
+        let slot = Arc::new(Http2Slot {
             state: tokio::sync::Mutex::default(),
-            speaks_http1: AtomicBool::new(false),
+            lacks_http2: AtomicBool::new(false),
             used: Mutex::new(Instant::now()),
         });
         if !container.has_ended() {
-            let kept = Arc::clone(&shared);
-            connections.shared.insert(endpoint.clone(), kept);
+            let kept = Arc::clone(&slot);
+            connections.http2.insert(endpoint.clone(), kept);
         }
-        shared
+        slot
     }
 
-    async fn share(
+    /// Returns the endpoint's HTTP/2 connection; dials it if there is none.
+    async fn open_http2(
         &self,
-        shared: &Shared,
+        slot: &Http2Slot,
         owner: &Container,
         live: &mut LiveFlow,
         network: &Network,
         permit: &ResolvePermit,
     ) -> Result<Upstream, Denial> {
         let asked = Instant::now();
-        let mut state = shared.state.lock().await;
+        let mut state = slot.state.lock().await;
         let present = state.connection.as_ref();
         if let Some(present) = present.filter(|present| !present.sender.is_closed()) {
             return Ok(Upstream::Http2(present.clone()));
@@ -217,7 +217,7 @@ impl LeasePool {
             })?;
         match &upstream {
             Upstream::Http2(fresh) => state.connection = Some(fresh.clone()),
-            Upstream::Http1(_) => shared.speaks_http1.store(true, Ordering::Relaxed),
+            Upstream::Http1(_) => slot.lacks_http2.store(true, Ordering::Relaxed),
         }
         Ok(upstream)
     }
@@ -233,26 +233,28 @@ impl LeasePool {
         idle.is_some_and(|idle| idle.connections.iter_mut().any(is_open))
     }
 
-    /// Returns a connection to the pool once its current response has been read. Closes it if the
-    /// upstream has closed it, if it was dialled under another configuration, if the pool is full
-    /// or if the lease has ended.
+    /// Puts a connection back into the pool. The caller must have read the response to its end.
+    /// Closes the connection instead if the upstream has closed it, if it was dialled under another
+    /// configuration, if the pool is full or if the lease has ended.
     pub fn hand_back(self: &Arc<Self>, container: &Container, mut connection: Box<Http1>) {
         connection.driver.look();
         if connection.sender.is_closed() || self.generation != connection.generation {
             return;
         }
         connection.idle_since = Instant::now();
-        // The driver and the timer hold a waker of the task that used the connection.
+        // Driver and timer hold a waker of the task that used the connection. An idle connection
+        // must not keep that task alive.
         connection.driver.release();
         connection.timer = None;
         // A refused connection is dropped, and so closed, after the lock is released.
         let refused = self.connections.lock().keep(container, connection);
         if refused.is_none() {
-            self.prune_in_time(container.ended());
+            self.ensure_pruning(container.ended());
         }
     }
 
-    fn prune_in_time(self: &Arc<Self>, ended: &CancellationToken) {
+    /// Starts [`LeasePool::prune`] if it does not run.
+    fn ensure_pruning(self: &Arc<Self>, ended: &CancellationToken) {
         if !self.pruning.load(Ordering::Relaxed) && !self.pruning.swap(true, Ordering::Relaxed) {
             tokio::spawn(Arc::clone(self).prune(ended.clone()));
         }
@@ -264,7 +266,7 @@ impl LeasePool {
         while pause(IDLE_LIFETIME / 2, &ended).await {
             let mut connections = self.connections.lock();
             connections.prune();
-            if connections.idle.is_empty() && connections.shared.is_empty() {
+            if connections.idle.is_empty() && connections.http2.is_empty() {
                 self.pruning.store(false, Ordering::Relaxed);
                 return;
             }
@@ -274,11 +276,11 @@ impl LeasePool {
 }
 
 impl Connections {
-    /// Takes an idle connection, preferably one of this thread: the connection of another thread is
-    /// moved to this one, which takes four system calls. With `only_here`, takes no connection of
-    /// another thread if the upstream serves several connections at once. MCP mounts set
-    /// `only_here`: a client connection keeps its upstream connection between requests, but a mount
-    /// takes one from the pool for each request, so threads could move a connection on every call.
+    /// Takes an idle connection, preferably one whose socket this thread's runtime watches: moving
+    /// a socket takes four system calls. With `only_here`, takes no connection of another thread if
+    /// the upstream serves several connections at once; the caller dials a new one. MCP mounts set
+    /// `only_here`, since they take a connection for each request and could move one each time. A
+    /// client connection keeps its upstream connection between requests.
     fn take(&mut self, endpoint: &Endpoint, only_here: bool) -> Option<Box<Http1>> {
         let idle = self.idle.get_mut(endpoint)?;
         let connections = &mut idle.connections;
@@ -313,10 +315,10 @@ impl Connections {
                 .retain_mut(|one| is_open(one) && one.idle_since.elapsed() < IDLE_LIFETIME);
             !idle.connections.is_empty()
         });
-        self.shared.retain(|_, shared| {
+        self.http2.retain(|_, slot| {
             // A request that dials the connection, or waits for the dial, holds a second reference
             // and keeps the entry.
-            Arc::strong_count(shared) > 1 || shared.used.lock().elapsed() < SHARED_LIFETIME
+            Arc::strong_count(slot) > 1 || slot.used.lock().elapsed() < HTTP2_LIFETIME
         });
     }
 }

@@ -39,23 +39,24 @@ const LOOKUP_LIMIT: Duration = Duration::from_millis(4500);
 /// nameservers never answer AAAA questions, but they must not slow down every connection.
 const FAMILY_GRACE: Duration = Duration::from_millis(200);
 
-/// Bounds of the time to live of an answer, here and at DNS clients. The upper bound is short
-/// enough that a changed allowlist takes effect soon, and long enough that the nameserver gets few
-/// repeated questions.
+/// Bounds of the time to live of an answer, in the cache and at DNS clients. The upper bound is
+/// short enough that a changed allowlist takes effect soon, and long enough that the nameserver
+/// gets few repeated questions.
 const POSITIVE_TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// The same bounds for the answer that a name does not exist, or has no record of the type.
 const NEGATIVE_TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// Time to live of a static host's record, in seconds: a reload may change the record.
+/// Time to live of a static host's record, in seconds. It is short, since a reload may change the
+/// record.
 const STATIC_TTL: u32 = 30;
 
 /// Limit on the concurrent questions to the nameservers, of all flows together. A question beyond
 /// it is denied.
 const MAX_QUESTIONS: usize = 1024;
 
-/// The most questions in flight on one TCP connection to a nameserver. hickory-resolver tries a
-/// question beyond it again for less than a second; then the question is denied.
+/// The most questions in flight on one TCP connection to a nameserver. hickory-resolver retries a
+/// question beyond the limit for less than a second; then the question is denied.
 const MAX_TCP_QUESTIONS: usize = 256;
 
 /// The most CNAMEs followed from one name. If the chain is longer, the answer has only CNAMEs.
@@ -86,6 +87,7 @@ pub struct Resolver {
     hosts: Arc<HashMap<Host, StaticAddress>>,
     answers: AnswerCache,
     under_way: UnderWay,
+    /// The client for datagrams to the first nameserver.
     first: Option<Datagrams>,
     upstream: TokioResolver,
     watch: Option<Arc<NameserverWatch>>,
@@ -280,7 +282,7 @@ impl Resolver {
         let message = self.first.as_ref()?.ask(text, *record_type).await?;
         let code = message.metadata.response_code;
         if code == ResponseCode::NXDomain || message.answers.is_empty() {
-            return Some(self.keep(key, code, Vec::new(), none_lifetime(&message)));
+            return Some(self.keep(key, code, Vec::new(), negative_lifetime(&message)));
         }
         let records = chain(name, *record_type, &message.answers);
         // A CNAME whose target is not in the answer is left to hickory-resolver, which follows it.
@@ -288,7 +290,8 @@ impl Resolver {
         is_whole.then(|| self.keep_records(key, records))
     }
 
-    /// Asks all nameservers, with retries and over TCP if needed.
+    /// Asks all nameservers, with retries and over TCP if needed. The datagram that was sent before
+    /// may have used [`ANSWER_TIMEOUT`] of [`LOOKUP_LIMIT`].
     async fn ask_all(&self, key: &Key, name: &Name) -> Result<Answer, Denial> {
         let (host, record_type) = key;
         let lookup = self.upstream.lookup(name.clone(), *record_type);
@@ -347,7 +350,7 @@ fn clamp(seconds: u32, (least, most): (Duration, Duration)) -> Duration {
 }
 
 /// Time to live of a negative answer, within [`NEGATIVE_TTL`] (RFC 2308, section 5).
-fn none_lifetime(message: &Message) -> Duration {
+fn negative_lifetime(message: &Message) -> Duration {
     let soa = message
         .authorities
         .iter()

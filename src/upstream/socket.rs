@@ -1,6 +1,7 @@
 //! Sockets of upstream connections. Their number is limited in total and for each lease: a sandbox
-//! must not use up the file descriptors of the process. The runtime of one thread watches a socket;
-//! a connection that another thread takes from the pool moves its socket there.
+//! must not use up the file descriptors of the process. Each thread has its own runtime, and a
+//! socket is registered with one of them. When another thread takes a connection from the pool, the
+//! socket is registered with that thread's runtime instead.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -18,52 +19,54 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The number of parts into which the sockets are divided. One lease may take one part. Another
 /// part is reserved for the appliance's own requests.
-const PART: usize = 4;
+const PARTS: usize = 4;
 
 pub struct SocketBudget {
-    sandboxes: Arc<Semaphore>,
-    of_lease: usize,
+    leases: Arc<Semaphore>,
+    per_lease: usize,
     /// For the appliance's own requests, such as token refreshes, for which many flows wait.
-    ours: Arc<Semaphore>,
+    appliance: Arc<Semaphore>,
 }
 
 /// Socket permits of one lease.
-struct OfLease(Arc<Semaphore>);
+struct LeaseSockets(Arc<Semaphore>);
 
 /// Permission to hold one upstream socket, until it is dropped.
 #[derive(Debug)]
 pub struct SocketPermit {
-    _of_all: OwnedSemaphorePermit,
+    /// Of all leases together, or of the appliance.
+    _shared: OwnedSemaphorePermit,
     /// `None` for the appliance's own requests.
     _of_lease: Option<OwnedSemaphorePermit>,
 }
 
 impl SocketBudget {
-    /// Allows `all` sockets in total: a quarter, rounded up, to the appliance, and the rest, at
-    /// least one, to all leases together.
+    /// Divides `all` sockets: a quarter, rounded up, for the appliance; the rest, at least one, for
+    /// all leases together. One lease may hold as many as the appliance.
     pub fn new(all: usize) -> Self {
         let all = all.min(Semaphore::MAX_PERMITS);
-        let part = all.div_ceil(PART);
+        let part = all.div_ceil(PARTS);
         Self {
-            sandboxes: Arc::new(Semaphore::new((all - part).max(1))),
-            of_lease: part,
-            ours: Arc::new(Semaphore::new(part)),
+            leases: Arc::new(Semaphore::new((all - part).max(1))),
+            per_lease: part,
+            appliance: Arc::new(Semaphore::new(part)),
         }
     }
 
-    /// Takes a permit for a principal; `None` if no permit is left for its lease, for all sandboxes
+    /// Takes a permit for a principal; `None` if no permit is left for its lease, for all leases
     /// together, or for the appliance.
     pub fn take(&self, principal: &Principal) -> Option<SocketPermit> {
         let Some(container) = principal.lease() else {
             return Some(SocketPermit {
-                _of_all: Arc::clone(&self.ours).try_acquire_owned().ok()?,
+                _shared: Arc::clone(&self.appliance).try_acquire_owned().ok()?,
                 _of_lease: None,
             });
         };
-        let own = container.state_or_init(|| OfLease(Arc::new(Semaphore::new(self.of_lease))));
-        let own = Arc::clone(&own.0).try_acquire_owned().ok()?;
+        let own = || LeaseSockets(Arc::new(Semaphore::new(self.per_lease)));
+        let own = Arc::clone(&container.state_or_init(own).0);
+        let own = own.try_acquire_owned().ok()?;
         Some(SocketPermit {
-            _of_all: Arc::clone(&self.sandboxes).try_acquire_owned().ok()?,
+            _shared: Arc::clone(&self.leases).try_acquire_owned().ok()?,
             _of_lease: Some(own),
         })
     }
@@ -79,7 +82,7 @@ pub struct Home {
 }
 
 impl Home {
-    /// The home of a socket that this thread has dialled.
+    /// The home of a socket that the calling thread has dialled.
     pub(super) fn here(move_pending: Arc<AtomicBool>) -> Self {
         Self {
             thread: thread::current().id(),
@@ -118,7 +121,7 @@ impl UpstreamSocket {
         })
     }
 
-    /// The home of this socket, which this thread has dialled.
+    /// Returns the socket's home: the calling thread. Call this on the thread that dialled.
     pub(super) fn home(&self) -> Home {
         Home::here(Arc::clone(&self.move_pending))
     }
@@ -127,10 +130,11 @@ impl UpstreamSocket {
     fn stream(&mut self, context: &Context<'_>) -> Pin<&mut TcpStream> {
         if self.move_pending.load(Ordering::Relaxed) {
             self.move_pending.store(false, Ordering::Relaxed);
-            // If this fails, the other runtime still watches the socket.
+            // If this fails, the socket stays with the old runtime: slower, but correct.
             if let Ok(watched_here) = self.watch_here() {
                 self.stream = watched_here;
-                // A read that waits was registered at the other runtime. It must be polled again.
+                // A pending read was registered with the old runtime, which no longer reports
+                // events of this socket: the task must poll the read again.
                 context.waker().wake_by_ref();
             }
         }
@@ -200,9 +204,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Woken(AtomicBool);
+    struct WakeFlag(AtomicBool);
 
-    impl Wake for Woken {
+    impl Wake for WakeFlag {
         fn wake(self: Arc<Self>) {
             self.0.store(true, Ordering::Relaxed);
         }
@@ -228,7 +232,7 @@ mod tests {
             connecting.join().unwrap()
         });
         home.move_here();
-        let woken = Arc::new(Woken::default());
+        let woken = Arc::new(WakeFlag::default());
         let waker = Waker::from(Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);
         let runtime = runtime();

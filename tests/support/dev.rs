@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ impl Dev {
         let dir = TempDir::new().unwrap();
         copy_config(dir.path(), origin, address, dns, gateway);
         let output = |name: &str| Stdio::from(File::create(dir.path().join(name)).unwrap());
-        let child = Command::new(binary())
+        let child = Command::new(env!("CARGO_BIN_EXE_unified-proxy"))
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())
             .envs(env.iter().copied())
@@ -117,11 +117,6 @@ impl Drop for Dev {
             eprintln!("--- log of dev ---\n{}", self.output("stderr"));
         }
     }
-}
-
-/// The path of the binary under test.
-pub fn binary() -> PathBuf {
-    env!("CARGO_BIN_EXE_unified-proxy").into()
 }
 
 fn copy_config(

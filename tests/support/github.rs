@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::routes::{Body, text, with_header};
 
-/// Answers a GraphQL request by the names that its query contains.
+/// The response to a GraphQL request, chosen by the names that its query contains.
 pub fn graphql(body: &[u8]) -> http::Response<Body> {
     let request: Value = serde_json::from_slice(body).unwrap_or_default();
     let query = request["query"].as_str().unwrap_or_default();
@@ -21,7 +21,7 @@ pub fn graphql(body: &[u8]) -> http::Response<Body> {
             .collect()
     } else if query.contains("nodes(ids:") {
         let ids = request["variables"]["ids"].as_array().unwrap();
-        json!({ "nodes": ids.iter().map(owner_of).collect::<Vec<_>>() })
+        json!({ "nodes": ids.iter().map(node).collect::<Vec<_>>() })
     } else if query.contains("createPullRequest") {
         let created = json!({ "id": "PR_2", "url": "https://github.com/acme/web/pull/2" });
         json!({ "createPullRequest": { "pullRequest": created } })
@@ -43,7 +43,7 @@ pub fn graphql(body: &[u8]) -> http::Response<Body> {
 /// The node with this id. `U_LOGIN` is the user `LOGIN`, and `R_NAME` is the repository
 /// `acme/NAME`. An id with other letters before `_NAME` is an object in `acme/NAME`; digits at the
 /// end of `NAME` are ignored. Null if `gone` follows the `_`, or if the id has no `_`.
-fn owner_of(id: &Value) -> Value {
+fn node(id: &Value) -> Value {
     let id = id.as_str().unwrap();
     match id.split_once('_') {
         Some((_, "gone")) | None => Value::Null,

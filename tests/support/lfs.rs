@@ -34,7 +34,7 @@ impl Store {
     }
 
     /// The response to a request below `/lfs-store/`, or below `/info/lfs/` of a repository.
-    pub(super) fn answer(&self, parts: &Parts, body: &Bytes) -> Response<Body> {
+    pub(super) fn respond(&self, parts: &Parts, body: &Bytes) -> Response<Body> {
         let path = parts.uri.path();
         if let Some(oid) = path.strip_prefix("/lfs-store/") {
             return self.file(parts, oid, body);
@@ -60,9 +60,9 @@ impl Store {
                 (200, json!({ "locks": locks }))
             }
         };
-        let answer = text(status.try_into().unwrap(), &json.to_string());
+        let response = text(status.try_into().unwrap(), &json.to_string());
         let json = "application/vnd.git-lfs+json";
-        with_header(answer, "content-type", json)
+        with_header(response, "content-type", json)
     }
 
     fn batch(&self, repository: &str, call: &Value) -> Value {
@@ -70,23 +70,21 @@ impl Store {
         let objects = call["objects"].as_array().into_iter().flatten();
         let objects = objects.map(|object| {
             let oid = object["oid"].as_str().unwrap_or_default();
-            let mut answer = json!({ "oid": oid, "size": object["size"], "authenticated": true });
+            let mut entry = json!({ "oid": oid, "size": object["size"], "authenticated": true });
             let stored = format!("https://{FILES}/lfs-store/{oid}?signed=1");
             match (upload, self.size_of(oid)) {
                 (true, None) => {
                     let verify = format!("https://git.example.com{repository}/info/lfs/verify");
-                    answer["actions"] =
+                    entry["actions"] =
                         json!({ "upload": self.action(&stored), "verify": self.action(&verify) });
                 }
                 (false, Some(_)) => {
-                    answer["actions"] = json!({ "download": self.action(&stored) });
+                    entry["actions"] = json!({ "download": self.action(&stored) });
                 }
                 (true, Some(_)) => {}
-                (false, None) => {
-                    answer["error"] = json!({ "code": 404, "message": "no such file" })
-                }
+                (false, None) => entry["error"] = json!({ "code": 404, "message": "no such file" }),
             }
-            answer
+            entry
         });
         let objects: Vec<Value> = objects.collect();
         json!({ "transfer": "basic", "objects": objects })

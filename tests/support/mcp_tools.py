@@ -12,7 +12,7 @@ ECHO = {"name": "echo", "description": "Repeats a text",
         "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}}}
 
 
-def answer(message):
+def respond(message):
     params = message.get("params", {})
     results = {
         "initialize": lambda: {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}},
@@ -34,7 +34,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if "id" not in message:
             return self.reply(202, b"")
-        self.reply(200, answer(message).encode())
+        self.reply(200, respond(message).encode())
 
     def do_GET(self):
         self.reply(405, b"")
@@ -57,4 +57,4 @@ if sys.argv[1:] == ["http"]:
 for line in sys.stdin:
     message = json.loads(line)
     if "id" in message:
-        print(answer(message), flush=True)
+        print(respond(message), flush=True)

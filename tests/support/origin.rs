@@ -70,7 +70,7 @@ impl Seen {
 }
 
 /// A test's function that gets a request and the first MiB of its body as text. It returns a status
-/// and a JSON value, or `None` to leave the answer to the routes. The origin sends an object,
+/// and a JSON value, or `None` to leave the response to the routes. The origin sends an object,
 /// number, boolean or null as JSON, and a string as a complete event stream. A list must hold
 /// strings: the origin sends them one by one as an event stream with status 200, with a pause of
 /// [`super::PACE`] before each.
@@ -112,7 +112,7 @@ impl Origin {
     }
 
     /// Starts an origin that calls `script` first, except for git, Git LFS, `/early` and
-    /// `/websocket`; if `script` returns `None`, the routes answer.
+    /// `/websocket`; if `script` returns `None`, the routes respond.
     pub fn scripted(
         script: impl Fn(&Seen, &str) -> Option<(u16, serde_json::Value)> + Send + Sync + 'static,
     ) -> Self {
@@ -265,8 +265,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     shared.open.fetch_add(1, Ordering::AcqRel);
-    let asked = Arc::clone(&shared);
-    let service = service_fn(move |request| routes::answer(Arc::clone(&asked), number, request));
+    let origin = Arc::clone(&shared);
+    let service = service_fn(move |request| routes::respond(Arc::clone(&origin), number, request));
     let io = TokioIo::new(stream);
     // Clients may close the connection during an exchange, so errors are ignored.
     let _ = if h2 {

@@ -37,7 +37,7 @@ const KEPT: usize = 1 << 20;
 /// The `Sec-WebSocket-Accept` for the `Sec-WebSocket-Key` of the example in RFC 6455, section 1.3.
 const WEBSOCKET_ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
-pub async fn answer(
+pub async fn respond(
     origin: Arc<Shared>,
     connection: usize,
     request: Request<Incoming>,
@@ -55,8 +55,8 @@ pub async fn answer(
     if path.contains("/info/lfs/") || segments[0] == "lfs-store" {
         let body = collect(body, &seen, usize::MAX).await.unwrap_or_default();
         // Without `block_in_place`, a long batch would delay the responses to other connections.
-        let answer = || origin.large_files.answer(&parts, &body);
-        return Ok(tokio::task::block_in_place(answer));
+        let respond = || origin.large_files.respond(&parts, &body);
+        return Ok(tokio::task::block_in_place(respond));
     }
     if is_git(&path) {
         return Ok(match collect(body, &seen, usize::MAX).await {

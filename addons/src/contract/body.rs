@@ -24,7 +24,8 @@ pub trait BodyFilter: Send {
     /// Ends the body: appends the bytes held back to `out`, or denies. May change the trailers.
     fn end(&mut self, out: &mut BodyOut, trailers: Option<&mut HeaderMap>) -> Verdict;
 
-    /// Whether the filter reads the content, so that an encoded response must be decoded for it.
+    /// Whether the filter reads the content, so that an encoded response must be decoded for it. A
+    /// request is decoded only for judges.
     fn reads_content(&self) -> bool {
         true
     }

@@ -202,8 +202,8 @@ impl Chain {
         }
     }
 
-    /// Calls `hook` of each addon in turn. `dyn Addon` is `'static` here, so that a method's path can
-    /// be the hook.
+    /// Calls `identify` of the identity link, and `hook` of each addon, in turn. `dyn Addon` is
+    /// `'static` here, so that the path of a method can be the hook.
     async fn run<'c, S>(
         &'c self,
         links: impl Iterator<Item = &'c Link>,
@@ -215,7 +215,7 @@ impl Chain {
         let mut deadline = None;
         let mut waits = Waits::of(flow, &self.waits);
         for link in links {
-            flow.enter(|| link.name());
+            flow.set_note_author(|| link.name());
             let settled = match link {
                 Link::Identity(identity) => {
                     let verdict = set_principal(&**identity, &identify, flow, subject);
@@ -259,8 +259,8 @@ fn set_principal<S>(
     flow: &mut Flow,
     subject: &mut S,
 ) -> Verdict {
-    let asked = catch_unwind(AssertUnwindSafe(|| identify(identity, flow, subject)));
-    let Some(identified) = asked.map_err(|_panic| Denial::panicked())? else {
+    let identified = catch_unwind(AssertUnwindSafe(|| identify(identity, flow, subject)));
+    let Some(identified) = identified.map_err(|_panic| Denial::panicked())? else {
         return Ok(());
     };
     if identified.principal.is_some() {
@@ -278,6 +278,7 @@ fn call<'a, S>(
 ) -> Step<'a> {
     let arguments = (flow, subject);
     let called = catch_unwind(AssertUnwindSafe(move || {
+        // Moved out, not reborrowed: the step borrows from both for `'a`.
         let (flow, subject) = arguments;
         hook(addon, flow, subject)
     }));

@@ -94,9 +94,9 @@ codes! {
     LevelExceeded = "level_exceeded", 403, Policy;
     /// A rule of `policy.rules` denied.
     RuleDenied = "rule_denied", 403, Policy;
-    /// No approver has answered yet.
+    /// A rule of `policy.rules` asks for approval. It denies, since approvals are not implemented.
     ApprovalPending = "approval_pending", 403, Policy;
-    /// An approver rejected the request.
+    /// An approver rejected the request. Unused, since approvals are not implemented.
     ApprovalRejected = "approval_rejected", 403, Policy;
     /// `Host`, `:authority` or the TLS server name differs from the destination of the tunnel or
     /// request.
@@ -118,8 +118,8 @@ codes! {
     BotBranchRestricted = "bot_branch_restricted", 403, Policy;
     /// A push, or an LFS file, is over its limit.
     PushTooLarge = "push_too_large", 413, Policy;
-    /// A body that the proxy must judge, or the body of a request that it answers itself, exceeds a
-    /// limit on bytes, JSON values or refs.
+    /// A body that the proxy must judge, or the body of a request to an endpoint of the proxy,
+    /// exceeds a limit on bytes, JSON values or refs.
     BodyTooLargeToInspect = "body_too_large_to_inspect", 413, Policy;
     /// The memory for buffered bodies is used up, or no thread is free to parse a body.
     InspectionBusy = "inspection_busy", 503, Policy;
@@ -134,8 +134,8 @@ codes! {
     CredentialUnavailable = "credential_unavailable", 502, Us;
     /// A placeholder in a request to which no secret is added.
     CredentialMisuse = "credential_misuse", 403, Policy;
-    /// The upstream could not be resolved or connected to, closed the connection early, or sent an
-    /// answer that cannot be used.
+    /// The upstream could not be resolved or connected to, closed the connection early, or sent a
+    /// response that cannot be used.
     UpstreamUnreachable = "upstream_unreachable", 502, Upstream;
     /// The upstream took too long.
     UpstreamTimeout = "upstream_timeout", 504, Upstream;
@@ -148,7 +148,7 @@ codes! {
     /// A policy denied an MCP message, no person approved it, or the security level or a changed
     /// definition forbids the tool. The abort latch is not set, so other messages may pass.
     PolicyDeniedContinue = "policy_denied_continue", 403, Policy;
-    /// An MCP server answered with an error that is reserved for the proxy's own denials.
+    /// An MCP server responded with an error that is reserved for the proxy's own denials.
     PolicyBackendReservedMisuse = "policy_backend_reserved_misuse", 502, Upstream;
     /// A policy could not be evaluated, or not in time.
     PolicyEvaluatorError = "policy_evaluator_error", 500, Us;
@@ -156,7 +156,7 @@ codes! {
     ToolNotFound = "tool_not_found", 404, Client;
     /// The MCP server cannot be started or reached, has ended, or is busy.
     ToolUnavailable = "tool_unavailable", 503, Upstream;
-    /// The MCP server did not answer within its `timeout`.
+    /// The MCP server did not respond within its `timeout`.
     ToolTimeout = "tool_timeout", 504, Upstream;
     /// This version does not implement the requested function.
     NotImplemented = "not_implemented", 501, Us;

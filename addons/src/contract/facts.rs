@@ -8,7 +8,7 @@ pub struct Anonymous;
 
 /// The flow is a look-up: an addon sent it to judge another request of the same container, and that
 /// request waits for the response. The circuit breaker and the limit on waiting flows count the two
-/// requests as one. Only the engine sets this.
+/// requests as one. The GitHub addon passes the look-up unjudged. Only the engine sets this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup;
 

@@ -25,8 +25,8 @@ use super::principal::{Client, Principal};
 pub struct FlowId(u64);
 
 impl FlowId {
-    /// Returns a new id. The first id of a process is derived from the clock, so that a restarted
-    /// proxy does not repeat ids of the log.
+    /// Returns a new id. The first id of a process is the time in units of 1/256 µs, so that a
+    /// restarted proxy does not repeat ids of the log: no process begins 256 flows each µs.
     pub(crate) fn next() -> Self {
         static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -106,17 +106,17 @@ pub struct Record {
     /// The names of the injected credentials, separated by commas.
     pub credential: Option<Arc<str>>,
     /// The address that the dialer connected to.
-    pub upstream: Option<SocketAddr>,
+    pub upstream_addr: Option<SocketAddr>,
     /// How an MCP message was judged. Boxed, since other flows have none.
     pub mcp: Option<Box<McpRecord>>,
 }
 
-/// A reason that an addon gives in a dry run.
+/// An explanation that an addon adds in a dry run, such as the rule that permits the flow.
 #[derive(Clone, Debug)]
 pub struct Note {
     /// The addon's name; empty for the engine.
     pub addon: &'static str,
-    /// The reason.
+    /// The explanation.
     pub text: String,
 }
 
@@ -150,13 +150,14 @@ pub struct FlowStart {
     pub at: SystemTime,
     /// The client that sent it.
     pub client: Client,
-    /// The container id that is claimed by the head of a CONNECT, or of an HTTP request to the
-    /// proxy's own DNS or MCP endpoint; [`crate::identity::claimed_id`] reads it. Only the source
-    /// identifies the container. A flow that claims another container is denied.
+    /// The container id that the head of a CONNECT, or of a request to the proxy's own DNS or MCP
+    /// endpoint, claims; [`crate::identity::claimed_id`] reads it. Only the source identifies the
+    /// container: a flow that claims another container is denied. In other requests, the identity
+    /// link reads the claim from the head itself.
     pub claimed_id: Option<Box<str>>,
     /// The principal on whose behalf the flow runs. The engine sets the principal if it is known
-    /// already, for example from an earlier flow on the connection. Otherwise the identity link
-    /// finds the principal.
+    /// already, for example from an earlier flow on the connection. Otherwise the identity link of
+    /// the chain finds the principal.
     pub principal: Option<Principal>,
     /// Its destination or content.
     pub subject: Subject,
@@ -185,8 +186,8 @@ impl FlowStart {
         }
     }
 
-    /// Begins the flow. Only tests call this directly: the engine uses a
-    /// [`LiveFlow`](super::LiveFlow), which also reports the flow's end to the chain.
+    /// Begins a flow whose end is not reported. For a flow that passes the chain, use a
+    /// [`LiveFlow`](super::LiveFlow), which reports the end to every addon.
     #[must_use]
     pub fn begin(self) -> OwnedFlow {
         Flow {
@@ -198,7 +199,8 @@ impl FlowStart {
         }
     }
 
-    /// Begins a dry run: it collects notes, has no effects, and never calls `finished`.
+    /// Begins a dry run: the flow collects notes, and [`Flow::effect`] and [`Flow::charge`] do
+    /// nothing. Its end is not reported.
     #[must_use]
     pub fn begin_dry(self) -> OwnedFlow {
         Flow {
@@ -272,12 +274,13 @@ impl FlowStart {
             Some(container) => denial.with("container_id", container.id.as_str()),
             None => denial,
         };
-        denial.with("upstream", self.upstream()).retry_after(wait)
+        let denial = denial.with("upstream", self.upstream_label());
+        denial.retry_after(wait)
     }
 
     /// The metric label of the upstream: the allowlist entry that matched, the MCP server, or
     /// `none`. Clients cannot invent new labels.
-    pub fn upstream(&self) -> &str {
+    pub fn upstream_label(&self) -> &str {
         let server = self.mcp().and_then(|subject| subject.server.as_deref());
         let label = self.entry.as_ref().map(|entry| &*entry.label);
         server.or(label).unwrap_or("none")
@@ -337,8 +340,7 @@ impl FlowStart {
 pub struct Flow<Size: ?Sized = [()]> {
     pub(super) start: FlowStart,
     pub(super) record: Record,
-    /// The values in the slots. A list, since a flow has few values. The first one is stored
-    /// inline.
+    /// The values in the slots. They are few, so they are searched one by one.
     slots: SmallVec<[Box<dyn Any + Send + Sync>; 1]>,
     dry_run: Option<Box<Mutex<DryRun>>>,
     _unsized: Size,
@@ -372,7 +374,7 @@ impl<Size: ?Sized> Flow<Size> {
         self.record.rule = Some(rule.into());
     }
 
-    /// Facts about an MCP message, for the audit.
+    /// Facts about an MCP message, for the audit. Adds an empty record if there is none.
     pub fn mcp_record(&mut self) -> &mut McpRecord {
         self.record.mcp.get_or_insert_default()
     }
@@ -422,8 +424,8 @@ impl<Size: ?Sized> Flow<Size> {
         self.effect(take).unwrap_or(Ok(()))
     }
 
-    /// Adds a reason in a dry run, and does nothing otherwise. A reason that an addon gives in two
-    /// phases is kept once.
+    /// Adds an explanation in a dry run, and does nothing otherwise. An explanation that an addon
+    /// gives in two phases is kept once.
     pub fn note(&self, text: impl FnOnce() -> String) {
         if let Some(dry_run) = &self.dry_run {
             let text = text();
@@ -436,14 +438,14 @@ impl<Size: ?Sized> Flow<Size> {
         }
     }
 
-    /// The reasons given so far in a dry run; otherwise empty.
+    /// The explanations given so far in a dry run; otherwise empty.
     pub fn notes(&self) -> Vec<Note> {
         let dry_run = self.dry_run.as_ref();
         dry_run.map_or_else(Vec::new, |dry_run| dry_run.lock().notes.clone())
     }
 
     /// In a dry run, sets the addon that the following notes belong to.
-    pub(super) fn enter(&self, addon: impl FnOnce() -> &'static str) {
+    pub(super) fn set_note_author(&self, addon: impl FnOnce() -> &'static str) {
         if let Some(dry_run) = &self.dry_run {
             dry_run.lock().addon = addon();
         }

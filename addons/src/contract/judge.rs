@@ -17,8 +17,8 @@ use super::flow::Flow;
 use super::waits::settle;
 use crate::strict_json::{self, StrictJsonError};
 
-/// Bodies up to this many bytes are parsed on the connection's thread, in less than 1 ms.
-const READ_IN_PLACE: usize = 16 * 1024;
+/// Bodies up to this many bytes are inspected on the connection's thread, in less than 1 ms.
+const INSPECTED_IN_PLACE: usize = 16 * 1024;
 
 /// Bytes of memory reserved for one JSON value, besides its text. An object with one member, the
 /// most expensive shape, takes twice as much and counts as two values.
@@ -27,16 +27,16 @@ const BYTES_PER_VALUE: usize = 320;
 /// Judges a buffered body, or the beginning of one. `Head` is the type of the message's head:
 /// [`Request`](super::Request) or [`Response`](super::Response).
 ///
-/// A judge gets the decoded body and returns the bytes to send in its place. Before all judges have
-/// passed the body, the host of a request is not resolved, and no byte of a response is sent.
+/// A judge gets the decoded body and returns the bytes to send in its place. Until all judges have
+/// passed the body, the request's host is not resolved, and no byte of the response is sent.
 pub trait BodyJudge<Head>: Send {
     /// Name of the addon that judges, for its denials.
     fn addon(&self) -> &'static str;
 
-    /// Whether the beginning of a request's body can be enough for this judge. If that holds for
-    /// all judges, a body whose announced length exceeds the limit is not denied at once. A judge
-    /// of a response always gets the whole body.
-    fn needs_beginning_only(&self) -> bool {
+    /// Whether the beginning of a request's body can be enough for this judge. If it can be for all
+    /// judges, a body may announce more bytes than the limit. It is denied only if the judges still
+    /// need more when the limit is reached. A judge of a response always gets the whole body.
+    fn may_judge_beginning(&self) -> bool {
         false
     }
 
@@ -72,13 +72,13 @@ pub struct Judges<Head> {
 }
 
 impl<Head> Judges<Head> {
-    /// Adds a judge, which takes at most `limit` bytes, to the judges `before` it.
+    /// Appends a judge, which takes at most `limit` bytes, to the judges that run first.
     pub(super) fn with(
-        before: Option<Self>,
+        earlier: Option<Self>,
         limit: usize,
         judge: impl BodyJudge<Head> + 'static,
     ) -> Self {
-        let mut judges = before.unwrap_or(Self {
+        let mut judges = earlier.unwrap_or(Self {
             limit,
             judges: Vec::new(),
         });
@@ -99,8 +99,8 @@ impl<Head> Judges<Head> {
     }
 
     /// Whether the beginning of the body can be enough for all judges.
-    pub fn need_beginning_only(&self) -> bool {
-        self.judges.iter().all(|judge| judge.needs_beginning_only())
+    pub fn may_judge_beginning(&self) -> bool {
+        self.judges.iter().all(|judge| judge.may_judge_beginning())
     }
 
     /// Whether no judge needs more of the body. A judge that panics denies.
@@ -126,7 +126,7 @@ impl<Head> Judges<Head> {
     ) -> Result<Bytes, Denial> {
         for judge in self.judges {
             let addon = judge.addon();
-            flow.enter(|| addon);
+            flow.set_note_author(|| addon);
             let given = body.clone();
             let (flow, head) = (&mut *flow, &mut *head);
             // In an async block, so that a panic before the future is made is caught too.
@@ -142,20 +142,21 @@ impl<Head> Judges<Head> {
 /// [`reserve`](Self::reserve) and [`run`](Self::run) deny with [`Code::InspectionBusy`] if no
 /// memory or no thread is left.
 pub trait InspectionBudget: Send + Sync {
-    /// Reserves bytes besides those of the body, until the budget is dropped.
+    /// Reserves bytes besides those of the body, until the judges have passed the body or the
+    /// budget is dropped.
     fn reserve(&self, bytes: usize) -> Verdict;
 
     /// Returns bytes that keep the budget alive until their last reference is dropped.
     fn hold(self: Arc<Self>, bytes: Bytes) -> Bytes;
 
-    /// Runs `work` on a thread that serves no connection, or at once for [`Buffered::own`]. The
-    /// future is ready when `work` is done.
+    /// Runs `work` on a thread that serves no connection; for [`Buffered::unlimited`], on the
+    /// calling thread. The future is ready when `work` is done.
     fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, Verdict>;
 }
 
 /// Lets `budget` run `work`, and returns the result of `work`. A panic denies, except for
-/// [`Buffered::own`], where it unwinds to the caller. Dropping the future does not stop work that
-/// has begun.
+/// [`Buffered::unlimited`], where it unwinds to the caller. Dropping the future does not stop work
+/// that has begun.
 pub async fn run_on<T: Send + 'static>(
     budget: &dyn InspectionBudget,
     work: impl FnOnce() -> T + Send + 'static,
@@ -191,7 +192,7 @@ impl Buffered {
     /// A body whose size the appliance itself bounds, such as the request of a look-up. It is
     /// parsed on the calling thread, its JSON values are not limited, and no memory is reserved.
     #[must_use]
-    pub fn own(bytes: Bytes) -> Self {
+    pub fn unlimited(bytes: Bytes) -> Self {
         Self::new(bytes, usize::MAX, Arc::new(InPlace))
     }
 
@@ -200,29 +201,29 @@ impl Buffered {
         &self.bytes
     }
 
-    /// Runs a computation that is linear in the length of the body: on the calling thread up to
-    /// 16 KiB, otherwise like [`Buffered::compute`].
-    pub async fn read<T: Send + 'static>(
+    /// Runs `work`, which is linear in the length of the body: on the calling thread up to 16 KiB,
+    /// otherwise like [`Buffered::inspect_on_worker`].
+    pub async fn inspect<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Self) -> Result<T, Denial> + Send + 'static,
+        work: impl FnOnce(&Self) -> Result<T, Denial> + Send + 'static,
     ) -> Result<T, Denial> {
-        if self.bytes.len() <= READ_IN_PLACE {
-            return read(self);
+        if self.bytes.len() <= INSPECTED_IN_PLACE {
+            return work(self);
         }
-        self.compute(read).await
+        self.inspect_on_worker(work).await
     }
 
-    /// Lets the body's budget run a computation: see [`run_on`].
-    pub async fn compute<T: Send + 'static>(
+    /// Lets the body's budget run `work`: see [`run_on`].
+    pub async fn inspect_on_worker<T: Send + 'static>(
         &self,
-        compute: impl FnOnce(&Self) -> Result<T, Denial> + Send + 'static,
+        work: impl FnOnce(&Self) -> Result<T, Denial> + Send + 'static,
     ) -> Result<T, Denial> {
         let body = self.clone();
-        run_on(&*self.budget, move || compute(&body)).await?
+        run_on(&*self.budget, move || work(&body)).await?
     }
 
-    /// Decodes JSON into a type without an intermediate tree. Unknown members are skipped, so the
-    /// caller must send an encoding of the type, not the body.
+    /// Decodes JSON into a type without an intermediate tree. Unknown members are skipped and so
+    /// not judged: the caller must send a re-encoding of the value, never the body.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Denial> {
         strict_json::count_values(self.max_values, &self.bytes)
             .map_err(|error| self.unreadable(error))?;
@@ -369,14 +370,14 @@ mod tests {
     #[tokio::test]
     async fn long_bodies_are_parsed_on_another_thread_where_a_panic_denies() {
         let here = std::thread::current().id();
-        let (short, room) = body("1".repeat(READ_IN_PLACE), 1, 0);
+        let (short, room) = body("1".repeat(INSPECTED_IN_PLACE), 1, 0);
         let thread = |_: &Buffered| Ok(std::thread::current().id());
-        assert_eq!(short.read(thread).await.unwrap(), here);
-        assert_ne!(short.compute(thread).await.unwrap(), here);
-        let (long, _) = body("1".repeat(READ_IN_PLACE + 1), 1, 0);
-        assert_ne!(long.read(thread).await.unwrap(), here);
+        assert_eq!(short.inspect(thread).await.unwrap(), here);
+        assert_ne!(short.inspect_on_worker(thread).await.unwrap(), here);
+        let (long, _) = body("1".repeat(INSPECTED_IN_PLACE + 1), 1, 0);
+        assert_ne!(long.inspect(thread).await.unwrap(), here);
         assert_eq!(room.threads.lock().len(), 1);
         let panics = |_: &Buffered| -> Result<(), Denial> { panic!("a judge's mistake") };
-        assert_eq!(code(long.read(panics).await), Some(Code::InternalError));
+        assert_eq!(code(long.inspect(panics).await), Some(Code::InternalError));
     }
 }

@@ -19,7 +19,7 @@ pub struct LiveFlow {
     pub flow: OwnedFlow,
     /// The chain that the flow began with and keeps until it ends, also over a reload.
     pub chain: Arc<Chain>,
-    /// As if the flow ended now. The duration is set at the end.
+    /// The outcome if the flow ended now. The duration is set at the end.
     outcome: Outcome,
     ended: Option<Instant>,
 }
@@ -72,7 +72,7 @@ impl LiveFlow {
         self.outcome.status
     }
 
-    /// Marks the flow as ended by a denial, or by an addon's own answer.
+    /// Marks the flow as ended by a denial, or by an addon's own response.
     pub fn denied(&mut self, denial: &Denial) {
         match denial.answer().filter(|_| !denial.refuses()) {
             Some(answer) => self.outcome.status = answer.status,

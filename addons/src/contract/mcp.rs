@@ -268,10 +268,10 @@ impl CallPermit {
     /// Denies sending the message once more if the container's security level has risen or its
     /// abort latch was set since the chain passed the message, or if no container is known.
     pub fn may_repeat(&self) -> Verdict {
-        let is_as_before = |(container, before): &(Arc<Container>, Standing)| {
+        let is_no_stricter = |(container, before): &(Arc<Container>, Standing)| {
             before.and(container.standing()) == *before
         };
-        if self.passed_at.as_ref().is_some_and(is_as_before) {
+        if self.passed_at.as_ref().is_some_and(is_no_stricter) {
             return Ok(());
         }
         let reason = "the container's security level or abort latch changed during the call";

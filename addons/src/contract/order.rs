@@ -64,7 +64,7 @@ impl<A: Addon + 'static> From<Arc<A>> for Link {
     }
 }
 
-/// Returns all violations of the links' order.
+/// Returns every violated constraint on the links and on their order.
 pub(super) fn check_order(links: &[Link]) -> Vec<OrderError> {
     let names: Vec<_> = links.iter().map(Link::name).collect();
     let place = |name: &str| names.iter().position(|other| *other == name);

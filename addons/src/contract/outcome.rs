@@ -11,7 +11,7 @@ pub struct Outcome {
     /// than a DNS question has the status of the denial's code, even if the client got the status
     /// of an [`Answer`](super::Answer). 0 if the flow ended without a status or response code.
     pub status: u16,
-    /// The denial that ended the flow; `None` for an addon's own answer, which is no refusal.
+    /// The denial that ended the flow; `None` for an addon's own response, which is no refusal.
     pub denial: Option<Denial>,
     /// Whether the flow ended early, for example because one side closed the connection.
     pub aborted: bool,

@@ -97,10 +97,10 @@ fn normalize(sent: &str) -> (Cow<'_, str>, Option<Ambiguity>) {
     if is_plain(sent) {
         return (Cow::Borrowed(sent), None);
     }
-    let mut doubt = (!sent.starts_with('/')).then_some(Ambiguity::NotAbsolute);
-    let decoded = decode(sent, &mut doubt);
-    let resolved = resolve_dots(&decoded, &mut doubt);
-    (Cow::Owned(resolved), doubt)
+    let mut ambiguity = (!sent.starts_with('/')).then_some(Ambiguity::NotAbsolute);
+    let decoded = decode(sent, &mut ambiguity);
+    let resolved = resolve_dots(&decoded, &mut ambiguity);
+    (Cow::Owned(resolved), ambiguity)
 }
 
 /// Returns `true` only if the path is unambiguous and in normal form. Recognizes the common case in
@@ -117,12 +117,12 @@ fn is_plain(path: &str) -> bool {
     path.starts_with('/')
 }
 
-fn decode(sent: &str, doubt: &mut Option<Ambiguity>) -> String {
+fn decode(sent: &str, ambiguity: &mut Option<Ambiguity>) -> String {
     let mut out = String::with_capacity(sent.len());
     let mut bytes = sent.bytes();
     while let Some(byte) = bytes.next() {
         if byte != b'%' {
-            note(doubt, doubt_of_plain(byte));
+            note(ambiguity, ambiguity_of_plain(byte));
             if byte.is_ascii_graphic() {
                 out.push(byte as char);
             } else {
@@ -133,13 +133,13 @@ fn decode(sent: &str, doubt: &mut Option<Ambiguity>) -> String {
         let rest = bytes.clone();
         let hex = |byte: Option<u8>| byte.and_then(|b| (b as char).to_digit(16));
         let (Some(high), Some(low)) = (hex(bytes.next()), hex(bytes.next())) else {
-            note(doubt, Some(Ambiguity::BadEscape));
+            note(ambiguity, Some(Ambiguity::BadEscape));
             bytes = rest;
             out.push_str("%25");
             continue;
         };
         let value = (high * 16 + low) as u8;
-        note(doubt, doubt_of_encoded(value));
+        note(ambiguity, ambiguity_of_encoded(value));
         if value.is_ascii_alphanumeric() || matches!(value, b'-' | b'.' | b'_' | b'~') {
             out.push(value as char);
         } else {
@@ -150,13 +150,13 @@ fn decode(sent: &str, doubt: &mut Option<Ambiguity>) -> String {
 }
 
 /// Keeps the first ambiguity: one is enough to refuse the path.
-fn note(doubt: &mut Option<Ambiguity>, found: Option<Ambiguity>) {
-    if doubt.is_none() {
-        *doubt = found;
+fn note(ambiguity: &mut Option<Ambiguity>, found: Option<Ambiguity>) {
+    if ambiguity.is_none() {
+        *ambiguity = found;
     }
 }
 
-fn doubt_of_plain(byte: u8) -> Option<Ambiguity> {
+fn ambiguity_of_plain(byte: u8) -> Option<Ambiguity> {
     match byte {
         b'\\' => Some(Ambiguity::Backslash),
         b';' => Some(Ambiguity::Semicolon),
@@ -166,7 +166,7 @@ fn doubt_of_plain(byte: u8) -> Option<Ambiguity> {
     }
 }
 
-fn doubt_of_encoded(value: u8) -> Option<Ambiguity> {
+fn ambiguity_of_encoded(value: u8) -> Option<Ambiguity> {
     match value {
         b'/' | b'\\' => Some(Ambiguity::EncodedSlash),
         b'.' => Some(Ambiguity::DotSegment),
@@ -179,7 +179,7 @@ fn doubt_of_encoded(value: u8) -> Option<Ambiguity> {
 }
 
 /// Removes dot segments (RFC 3986, section 5.2.4). Empty segments stay and are noted as ambiguous.
-fn resolve_dots(path: &str, doubt: &mut Option<Ambiguity>) -> String {
+fn resolve_dots(path: &str, ambiguity: &mut Option<Ambiguity>) -> String {
     let absolute = path.strip_prefix('/').unwrap_or(path);
     let mut kept: Vec<&str> = Vec::new();
     let mut segments = absolute.split('/').peekable();
@@ -187,7 +187,7 @@ fn resolve_dots(path: &str, doubt: &mut Option<Ambiguity>) -> String {
         let last = segments.peek().is_none();
         match segment {
             "." | ".." => {
-                note(doubt, Some(Ambiguity::DotSegment));
+                note(ambiguity, Some(Ambiguity::DotSegment));
                 if segment == ".." {
                     kept.pop();
                 }
@@ -196,7 +196,7 @@ fn resolve_dots(path: &str, doubt: &mut Option<Ambiguity>) -> String {
                 }
             }
             "" if !last => {
-                note(doubt, Some(Ambiguity::EmptySegment));
+                note(ambiguity, Some(Ambiguity::EmptySegment));
                 kept.push("");
             }
             _ => kept.push(segment),

@@ -99,7 +99,7 @@ impl PolicyInput {
         }
     }
 
-    /// The length of all values, in bytes, also of those that were left out.
+    /// The length of all values in bytes, including the values that were left out.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.values.len().saturating_add(self.left_out)

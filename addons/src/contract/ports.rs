@@ -81,7 +81,7 @@ pub enum OutboundError {
     /// The request's target is not an absolute HTTP URL.
     #[error("the URL must begin with https:// or http:// and name a host")]
     NoUrl,
-    /// Denied by the chain, or failed on the way.
+    /// The chain denied the request, or the request failed.
     #[error(transparent)]
     Denied(#[from] Denial),
 }
@@ -90,15 +90,15 @@ pub enum OutboundError {
 /// thread if the question permits it, any other on a thread of the evaluator.
 pub trait Evaluator: Send + Sync {
     /// Whether any bundle judges messages of this method.
-    fn asks(&self, method: &str) -> bool;
+    fn covers(&self, method: &str) -> bool;
 
-    /// Whether the decision on a response may differ from that on its request. Returns `true` if a
-    /// bundle for this method reads, or may read, a member of the input that differs between the
-    /// two.
+    /// Whether a response must be evaluated although its request was allowed. Returns `true` if a
+    /// bundle for this method reads, or may read, a member of the input that differs between
+    /// request and response.
     fn reads_responses(&self, method: &str) -> bool;
 
-    /// The members of the input that the bundles for this method read, leaving out the first
-    /// `decided` bundles. An input needs no other members.
+    /// The members of the input that the bundles for this method read, except the first `decided`
+    /// bundles. An input needs no other members.
     fn members(&self, method: &str, decided: usize) -> ReadMembers;
 
     /// Evaluates the bundles that judge this method, in the order of `mcp.yaml`. Skips the first
@@ -118,8 +118,7 @@ pub struct PolicyQuestion {
     /// Number of bundles that have decided on this message already.
     pub decided: usize,
     /// Whether a short evaluation may run on the calling thread. True only for the first evaluation
-    /// of a message, so that a message with many does not block the thread for the sum of their
-    /// times.
+    /// of a message, since many short evaluations would together block the thread for long.
     pub in_place: bool,
     /// The time by which all bundles must have decided. `None`: no deadline, since the time would
     /// be beyond the range of `Instant`.
@@ -191,8 +190,8 @@ pub enum EvaluatorError {
     Unavailable(String),
 }
 
-/// Facts about a lease that must survive a restart. When a method's future is ready, the fact is on
-/// disk.
+/// Facts about a lease that must survive a restart. Once a method's future returns `Ok`, the fact
+/// is on disk.
 pub trait LeaseRecords: Send + Sync {
     /// Raises the security level of a lease and sets its abort latch: see [`Container::reach`].
     fn reach<'a>(
@@ -292,7 +291,7 @@ pub struct SecretText {
 /// A lock that is held until it is dropped, or the process ends.
 pub trait FileLock: Send {}
 
-/// A temporary file that will replace another one; deleted if it is dropped without
+/// A temporary file that will replace another file; deleted if it is dropped without
 /// [`Replacement::commit`].
 pub trait Replacement: Send {
     /// Writes the text to the temporary file and flushes it to disk. The temporary file gets the

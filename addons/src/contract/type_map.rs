@@ -10,12 +10,12 @@ use std::sync::OnceLock;
 #[derive(Default)]
 pub struct TypeMap(Link);
 
-/// The next place, if there is one yet.
-type Link = OnceLock<Box<Place>>;
+/// The next node of a linked list, if there is one yet.
+type Link = OnceLock<Box<Node>>;
 
-/// The place of a type. It is added before its value is made, so that a thread that makes a value
+/// The node of a type. It is added before its value is made, so that a thread that makes a value
 /// blocks only threads that need a value of the same type.
-struct Place<V: ?Sized = dyn Any + Send + Sync> {
+struct Node<V: ?Sized = dyn Any + Send + Sync> {
     next: Link,
     value: V,
 }
@@ -26,18 +26,18 @@ impl TypeMap {
     pub fn get_or_init<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
         let mut link = &self.0;
         loop {
-            let place = link.get_or_init(Place::of::<T>);
-            if let Some(value) = place.value.downcast_ref::<OnceLock<T>>() {
+            let node = link.get_or_init(Node::of::<T>);
+            if let Some(value) = node.value.downcast_ref::<OnceLock<T>>() {
                 return value.get_or_init(make);
             }
-            link = &place.next;
+            link = &node.next;
         }
     }
 }
 
-impl Place {
+impl Node {
     fn of<T: Any + Send + Sync>() -> Box<Self> {
-        Box::new(Place {
+        Box::new(Node {
             next: Link::new(),
             value: OnceLock::<T>::new(),
         })

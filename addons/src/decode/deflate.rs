@@ -46,8 +46,8 @@ impl Inflate {
     }
 }
 
-/// The encoding `deflate`: zlib, or the raw stream that some servers send. The decoder
-/// guesses from the first two bytes which of the two it reads.
+/// The encoding `deflate`: zlib, or the raw stream that some servers send. The decoder guesses from
+/// the first two bytes which of the two it reads.
 #[derive(Default)]
 pub(super) struct Deflate {
     first: Option<u8>,

@@ -17,6 +17,7 @@ pub(super) struct Gzip {
     /// The flags of header parts that have not been read.
     flags: u8,
     field: [u8; 10],
+    /// The number of bytes collected in `field`.
     held: usize,
     /// The checksum of the header until the body begins, then of the body.
     crc: Crc,

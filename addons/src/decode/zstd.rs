@@ -87,10 +87,10 @@ impl Zstd {
                 self.part = Part::Block;
                 self.length += block_length(u32::from_le_bytes([*a, *b, *c, 0]))?;
                 if self.length == BLOCK_HEADER {
-                    self.block()?;
+                    self.decode_block()?;
                 }
             }
-            (Part::Block, _) => self.block()?,
+            (Part::Block, _) => self.decode_block()?,
             (Part::Checksum, _) => self.expect(Part::Descriptor, MAGIC.len() + 1),
             // Skippable frames are refused too: they have no content.
             (Part::Descriptor | Part::BlockHeader, _) => return Err(CORRUPT),
@@ -104,7 +104,8 @@ impl Zstd {
         self.length = length;
     }
 
-    fn block(&mut self) -> Result<(), Fault> {
+    /// Decodes the block in `waiting`, and sets the next part.
+    fn decode_block(&mut self) -> Result<(), Fault> {
         let block = self.waiting.as_slice();
         let [first, _, _, content @ ..] = block else {
             return Err(CORRUPT);
@@ -160,6 +161,7 @@ impl Encoding for Zstd {
     /// - two copies of the block
     fn memory(&self) -> usize {
         let ring = |window: usize| window + 2 * MAX_BLOCK;
+        // The most sequences of a block (RFC 8878, section 3.1.1.3.2.1), of 12 bytes each.
         let sequences = 0x17eff * 12;
         ring(2 * self.max_window) + ring(self.max_window) + sequences + 4 * MAX_BLOCK
     }

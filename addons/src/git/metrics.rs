@@ -5,7 +5,7 @@ use prometheus::{IntCounterVec, Opts, Registry};
 use super::operation::Operation;
 use crate::contract::{Code, Outcome};
 
-/// The codes with which pushes are denied most often. Their series exist from the start.
+/// The codes with which pushes are denied most often.
 const PUSH_DENIALS: [Code; 10] = [
     Code::RepoNotAuthorized,
     Code::BranchDeletionBlocked,
@@ -19,7 +19,7 @@ const PUSH_DENIALS: [Code; 10] = [
     Code::WriteNotAllowed,
 ];
 
-/// Counts operations on git hosts, and denied pushes. Made once and kept over reloads.
+/// Counts operations on git hosts, and denied pushes. Made once and kept across reloads.
 pub struct GitMetrics {
     operations: IntCounterVec,
     pushes_blocked: IntCounterVec,

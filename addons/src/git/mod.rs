@@ -74,7 +74,7 @@ impl Git {
                     flow.note(|| format!("{} is read without a credential", repo_path.repo));
                     send_anonymously(flow, request);
                     match call {
-                        Call::LfsBatch => lfs::call(flow, request, None),
+                        Call::LfsBatch => lfs::judge_call(flow, request, None),
                         _ => Ok(()),
                     }
                 }
@@ -85,7 +85,7 @@ impl Git {
         match wanted? {
             Call::Git(Operation::Push) => self.push(flow, request, &container, repo_path, limit),
             Call::Git(_) => Ok(()),
-            Call::LfsBatch => lfs::call(flow, request, Some(limit)),
+            Call::LfsBatch => lfs::judge_call(flow, request, Some(limit)),
             Call::LfsUpload => upload(request, limit),
         }
     }
@@ -98,6 +98,7 @@ impl Git {
         repo_path: RepoPath<'_>,
         limit: Limit,
     ) -> Verdict {
+        // The engine buffers an encoded body whole to decode it, but a pack must stream.
         if has_encoding(&request.headers) {
             let sentence = "Unsupported encoding: a push must not be compressed as a whole";
             return Err(Denial::new(Code::UnsupportedEncoding, sentence).rule("push commands"));
@@ -161,7 +162,7 @@ fn upload(request: &Request, limit: Limit) -> Verdict {
     }
 }
 
-/// Whether a body is encoded, so that its bytes cannot be judged.
+/// Whether a body has a `Content-Encoding` other than `identity`.
 fn has_encoding(headers: &HeaderMap) -> bool {
     let encoded = |value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
     headers.get_all(CONTENT_ENCODING).iter().any(encoded)
@@ -201,16 +202,16 @@ impl Addon for Git {
         if is_api || !self.settings.hosts.contains(flow.host()) {
             return Step::PASS;
         }
-        let about_large_files = request.path.normal().contains("/info/lfs/");
+        let is_lfs = request.path.normal().contains("/info/lfs/");
         let verdict = self.judge(flow, request);
         match verdict {
-            Err(denial) if about_large_files => Err(with_message(denial)).into(),
+            Err(denial) if is_lfs => Err(with_message(denial)).into(),
             verdict => verdict.into(),
         }
     }
 
     fn response<'a>(&'a self, flow: &'a mut Flow, response: &'a mut Response) -> Step<'a> {
-        lfs::answer(flow, response, &self.reachable).into()
+        lfs::judge_answer(flow, response, &self.reachable).into()
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {

@@ -5,7 +5,7 @@ use http::Method;
 use super::operation::Operation;
 use crate::contract::{Code, Denial, Request};
 
-/// Paths at the root of a repository: the path before one of them names the repository.
+/// The paths of git's services, relative to the repository's path.
 const SERVICES: [&str; 3] = ["info/refs", "git-upload-pack", "git-receive-pack"];
 
 const LFS: &str = "info/lfs/";
@@ -24,7 +24,7 @@ pub(super) struct RepoPath<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Git(Operation),
-    /// An LFS batch call, whose answer holds the addresses of large files.
+    /// An LFS batch call, whose response has the URLs of large files.
     LfsBatch,
     /// The upload of a large file to the git host itself.
     LfsUpload,
@@ -63,8 +63,8 @@ pub(super) fn repository(path: &str) -> Option<RepoPath<'_>> {
     Some(RepoPath { repo, rest })
 }
 
-/// Returns the part of `rest` that a host with nested groups would read as the end of a longer
-/// repository name, if any.
+/// Returns the end of a longer repository name if a host with nested groups would read one in
+/// `rest`: the text before a service or `/info/lfs/`, or all of `rest` if a segment ends in `.git`.
 fn nested_repo(rest: &str) -> Option<&str> {
     if let Some((inner, _)) = rest.split_once("/info/lfs/") {
         return Some(inner);

@@ -18,9 +18,10 @@ use crate::contract::{
 /// Limit on the bytes of commands. It bounds the part of a push that is buffered.
 pub(super) const MAX_COMMANDS: usize = 1 << 20;
 
-/// Limit on the bytes of commands that are kept for a report while a pack of unknown length
-/// streams: enough for about 600 refs with names of 20 bytes. The limit bounds the memory of slow
-/// pushes. With more commands, a pack that becomes too large is denied without a report.
+/// The longest beginning of a push, in bytes, that is kept while a pack of unknown length streams.
+/// A report needs the commands in the beginning: about 600 refs with names of 20 bytes fit. The
+/// limit bounds the memory of slow pushes. After a longer beginning, a pack that becomes too large
+/// is denied without a report.
 const KEPT_FOR_REPORT: usize = 64 * 1024;
 
 const BRANCHES: &str = "refs/heads/";
@@ -59,7 +60,7 @@ impl PushRules {
     }
 
     /// Judges every command. One denied command denies the whole push, so that the forge receives
-    /// exactly the push that the client sent, or none.
+    /// exactly the push that the client sent, or nothing.
     fn judge_all(&self, commands: &Commands) -> Verdict {
         commands.refuse_options()?;
         commands.list.iter().try_for_each(|one| self.judge(one))
@@ -95,6 +96,7 @@ fn bot_denied(prefixes: &[String]) -> Denial {
 /// Judges the commands of a push before a byte of it is sent.
 pub(super) struct JudgePush {
     rules: PushRules,
+    /// The request's `Content-Length`.
     announced: Option<u64>,
     list: CommandList,
 }
@@ -179,7 +181,7 @@ impl JudgePush {
         pack.check(body.bytes().len() as u64)?;
         // The commands are kept only for the report on a pack that becomes too large. A pack of
         // announced length cannot become too large, since its length has been judged already. A
-        // long list is dropped, since it would occupy memory until the pack has ended.
+        // long beginning is dropped, since it would occupy memory until the pack has ended.
         if announced.is_some() || body.bytes().len() > KEPT_FOR_REPORT {
             pack.beginning = None;
         }
@@ -192,7 +194,7 @@ impl BodyJudge<Request> for JudgePush {
         names::GIT
     }
 
-    fn needs_beginning_only(&self) -> bool {
+    fn may_judge_beginning(&self) -> bool {
         true
     }
 
@@ -208,7 +210,7 @@ impl BodyJudge<Request> for JudgePush {
         body: Buffered,
     ) -> BoxFuture<'a, Result<Bytes, Denial>> {
         Box::pin(async move {
-            let pack = body.read(move |body| self.pack(body)).await?;
+            let pack = body.inspect(move |body| self.pack(body)).await?;
             head.push_filter(pack);
             Ok(body.bytes().clone())
         })
@@ -223,14 +225,15 @@ struct Pack {
     size: u64,
     /// The length of a push without commands, after which nothing may follow; `None` for others.
     probe: Option<u64>,
-    /// The commands, kept for a report if a pack of unknown length may exceed the limit.
+    /// The beginning with the commands, if it is kept for the report on a pack that becomes too
+    /// large.
     beginning: Option<Buffered>,
 }
 
 impl Pack {
     /// Denies a push of which `size` bytes have arrived if it exceeds the limit, or if data follows
     /// an empty list of commands.
-    fn check(&mut self, size: u64) -> Verdict {
+    fn check(&self, size: u64) -> Verdict {
         if self.probe.is_some_and(|length| size > length) {
             return Err(Denial::malformed("data follows a push without commands"));
         }

@@ -6,7 +6,7 @@ use super::commands::{Command, Commands};
 use super::pkt_line;
 use crate::contract::{Answer, Buffered, Denial};
 
-/// The side bands of a multiplexed answer: the report, and lines that git shows after `remote:`.
+/// The side bands of a multiplexed response: the report, and lines that git shows after `remote:`.
 const REPORT: u8 = 1;
 const REMOTE: u8 = 2;
 
@@ -26,7 +26,7 @@ const SHORT_NAME: usize = 80;
 /// Bytes of a line besides name and sentence: header, `ng`, two spaces, line feed.
 const AROUND: usize = pkt_line::HEADER + 5;
 
-/// Limit on the bytes of a denied push that are read and discarded, since git reads no answer
+/// Limit on the bytes of a denied push that are read and discarded, since git reads no response
 /// before it has sent everything. Equal to the largest push limit that a registration may set.
 const DRAIN_BYTES: u64 = 500 * 1024 * 1024;
 
@@ -125,7 +125,7 @@ mod tests {
             denial,
             &commands,
             &["Try this"],
-            &Buffered::own(Bytes::new()),
+            &Buffered::unlimited(Bytes::new()),
         )
         .answer()
         .cloned()
@@ -150,7 +150,7 @@ mod tests {
 
     fn body_of(commands: &Commands, sentence: &str, request: usize) -> Vec<u8> {
         let denial = Denial::new(Code::BranchDeletionBlocked, sentence.to_owned());
-        let request = Buffered::own(vec![0; request].into());
+        let request = Buffered::unlimited(vec![0; request].into());
         let denial = report(denial, commands, &[], &request);
         denial.answer().unwrap().body.to_vec()
     }

@@ -28,7 +28,7 @@ pub struct GitSettings {
     pub allow_branch_deletion: bool,
     /// Whether repositories outside the container's list may be read, without a credential.
     pub public_reads: bool,
-    /// Whether a denied push is answered with git's own report instead of an HTTP status.
+    /// Whether a denied push gets git's own report instead of an HTTP error status.
     pub report_push_denials: bool,
     /// Pushes above this size in bytes are logged once they have passed.
     pub warning_bytes: u64,

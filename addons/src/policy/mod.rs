@@ -68,7 +68,7 @@ impl Policy {
         self.permit_destination(flow, request.websocket)?;
         allowlist::permit_method(request)?;
         let guarded = self.guarded_hosts.contains(flow.host());
-        if guarded || self.rules.judge_paths_of(flow.host()) {
+        if guarded || self.rules.judges_paths_of(flow.host()) {
             if let Some(why) = request.path.ambiguity() {
                 return Err(Denial::malformed(why));
             }

@@ -37,9 +37,10 @@ pub struct Rule {
 
 impl Rule {
     /// Whether TLS to hosts of the pattern must be decrypted because of this rule. A rule without
-    /// methods and paths decides on the tunnel, so it needs no decryption. Any other rule needs it
-    /// if it denies or asks. If it allows, it needs decryption only before a rule in `later` that
-    /// denies or asks by host alone: the tunnel then passes, and each of its requests is judged.
+    /// methods and paths decides on the tunnel, so it needs no decryption. Any other rule that
+    /// denies or asks needs decryption. Any other rule that allows needs it only if a rule in
+    /// `later` denies or asks by host alone: the rule that allows lets the tunnel pass, so each
+    /// request in the tunnel must be judged.
     pub(super) fn must_read(&self, pattern: &HostPattern, later: &[Self]) -> bool {
         let denies_others = |rule: &Self| {
             let mut hosts = self.hosts.iter();
@@ -118,7 +119,7 @@ pub(super) struct Rules(pub(super) Vec<Rule>);
 
 impl Rules {
     /// Whether a rule matches paths of this host, so that an ambiguous path must be denied.
-    pub(super) fn judge_paths_of(&self, host: &Host) -> bool {
+    pub(super) fn judges_paths_of(&self, host: &Host) -> bool {
         let mut rules = self.0.iter();
         rules.any(|rule| !rule.paths.is_empty() && rule.matches_host(host))
     }
@@ -311,12 +312,12 @@ mod tests {
             [("a.example.com", true), ("example.com", false)],
             |(host, judged)| {
                 let host = Host::parse(host).unwrap();
-                assert_eq!(with_paths.judge_paths_of(&host), judged, "{host}");
+                assert_eq!(with_paths.judges_paths_of(&host), judged, "{host}");
             },
         );
         let other = Host::parse("example.net").unwrap();
-        assert!(rules().judge_paths_of(&other));
+        assert!(rules().judges_paths_of(&other));
         let without_paths = Rules(vec![rule("b", Effect::Deny, 1)]);
-        assert!(!without_paths.judge_paths_of(&other));
+        assert!(!without_paths.judges_paths_of(&other));
     }
 }

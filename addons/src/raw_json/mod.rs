@@ -55,7 +55,7 @@ impl<'a> Members<'a> {
         if !cursor.take(b'{') {
             return Err(RawJsonError::NotAnObject);
         }
-        // Few objects of a message have more members.
+        // Few objects in messages have more members.
         let mut members = Vec::with_capacity(8);
         while !cursor.take(b'}') {
             let key = cursor.key()?;
@@ -102,7 +102,7 @@ impl<'a> Members<'a> {
         self.0.iter().map(|(key, value)| (&**key, *value))
     }
 
-    /// The object with one member replaced, or added if it is absent.
+    /// The object as JSON, with one member replaced or added. `value` is JSON text.
     #[must_use]
     pub fn with(&self, key: &str, value: &str) -> String {
         let mut object = ObjectText::default();

@@ -27,11 +27,11 @@ impl<'a> Node<'a> {
 
     /// Like [`read`](Self::read), for the text of a value inside a [`RawValue`].
     pub fn parse(json: &'a str) -> Result<Self, RawJsonError> {
-        Self::take(&mut Cursor::new(json), 0)
+        Self::read_at(&mut Cursor::new(json), 0)
     }
 
-    /// `depth` is the number of containers around the value.
-    fn take(cursor: &mut Cursor<'a>, depth: usize) -> Result<Self, RawJsonError> {
+    /// Reads the value at the cursor. `depth` is the number of containers around the value.
+    fn read_at(cursor: &mut Cursor<'a>, depth: usize) -> Result<Self, RawJsonError> {
         if depth >= MAX_NESTING && matches!(cursor.peek(), Some(b'{' | b'[')) {
             return Err(RawJsonError::TooDeep);
         }
@@ -40,7 +40,7 @@ impl<'a> Node<'a> {
             let mut members = Vec::new();
             while !cursor.take(b'}') {
                 let key = cursor.key()?;
-                members.push((key, Self::take(cursor, below)?));
+                members.push((key, Self::read_at(cursor, below)?));
                 cursor.take(b',');
             }
             refuse_duplicates(&members)?;
@@ -49,7 +49,7 @@ impl<'a> Node<'a> {
         if cursor.take(b'[') {
             let mut elements = Vec::new();
             while !cursor.take(b']') {
-                elements.push(Self::take(cursor, below)?);
+                elements.push(Self::read_at(cursor, below)?);
                 cursor.take(b',');
             }
             return Ok(Self::Array(elements));

@@ -386,7 +386,7 @@ fn the_waiting_flows_of_a_container_are_limited_without_effect_on_other_containe
         let mut head = request("/", &[]);
         head.judge_body(1, Hanging);
         let judges = head.take_judges().unwrap();
-        let body = Buffered::own(Bytes::new());
+        let body = Buffered::unlimited(Bytes::new());
         let judged = chain.judge(&mut over, &mut head, judges, body).await;
         assert_eq!(judged.unwrap_err().code(), Code::RateLimited);
         waiting.pop();

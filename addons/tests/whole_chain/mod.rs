@@ -135,7 +135,7 @@ pub fn exchange_of(
     now(chain.request(flow, &mut sent)).unwrap();
     let addresses = ["10.0.0.1:443", "93.184.216.34:443"].map(|a| a.parse().unwrap());
     let permit = now(chain.dial(flow, addresses.to_vec())).unwrap();
-    live.record().upstream = permit.addresses().first().copied();
+    live.record().upstream_addr = permit.addresses().first().copied();
     now(chain.response(&mut live.flow, &mut response)).unwrap();
     let mut out = BodyOut::default();
     for mut filter in response.take_filters() {

@@ -110,16 +110,16 @@ async fn a_waiting_phase_suspends_the_idle_timeout_and_has_its_client_checked_ev
 async fn a_held_request_has_its_client_checked_at_most_twice_a_second() {
     let idle = Arc::new(IdleTracker::new());
     idle.begin(Instant::now());
-    assert!(!idle.takes_look());
+    assert!(!idle.takes_client_check());
     for _ in 0..3 {
         let _held = idle.hold();
-        assert!(idle.takes_look());
-        assert!(!idle.takes_look());
+        assert!(idle.takes_client_check());
+        assert!(!idle.takes_client_check());
         advance(Duration::from_millis(499)).await;
-        assert!(!idle.takes_look());
+        assert!(!idle.takes_client_check());
         advance(Duration::from_millis(1)).await;
     }
-    assert!(!idle.takes_look());
+    assert!(!idle.takes_client_check());
 }
 
 #[tokio::test(start_paused = true)]

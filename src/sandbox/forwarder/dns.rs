@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::WayOut;
+use super::OutsideListener;
 use super::tcp::serve_each;
 use crate::runtime::AcceptBackoff;
 
@@ -42,7 +42,7 @@ const MEDIA_TYPE: &str = "application/dns-message";
 
 /// Answers questions through the Unix listener.
 #[derive(Clone)]
-pub struct Resolver(pub WayOut);
+pub struct Resolver(pub OutsideListener);
 
 impl Resolver {
     /// Answers questions over UDP.
@@ -140,7 +140,7 @@ async fn read(stream: &mut TcpStream) -> io::Result<Bytes> {
     Ok(question.into())
 }
 
-/// Makes a response with an error code and no records; `None` if the question is malformed.
+/// Turns a question into a response with an error code; `None` if the question is malformed.
 fn failure(question: &[u8], code: ResponseCode) -> Option<Bytes> {
     let mut message = Message::from_vec(question).ok()?;
     message.metadata.message_type = MessageType::Response;

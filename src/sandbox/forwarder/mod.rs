@@ -62,14 +62,14 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
         // The ports are bound and PID 1 is started: no step from here on needs a privilege.
         privileges::drop_capabilities().map_err(Refused::internal("giving up privileges"))?;
         let step = "receiving the launcher's first message";
-        let told = launcher.receive().map_err(Refused::internal(step))?;
-        let Some((Serve { listener }, _)) = told else {
+        let message = launcher.receive().map_err(Refused::internal(step))?;
+        let Some((Serve { listener }, _)) = message else {
             return Ok(());
         };
-        let way_out = WayOut::new(listener.clone().unwrap_or_default());
+        let outside = OutsideListener::new(listener.clone().unwrap_or_default());
         let serving = async {
             match listener {
-                Some(_) => sockets.serve(way_out.clone()).await,
+                Some(_) => sockets.serve(outside.clone()).await,
                 // Closes the ports, which then refuse connections.
                 None => {
                     drop(sockets);
@@ -81,7 +81,7 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
             ended = pid1.wait() => {
                 ended.map(drop).map_err(Refused::internal("waiting for its PID 1"))
             }
-            followed = follow(launcher, &way_out) => {
+            followed = follow(launcher, &outside) => {
                 followed.map_err(Refused::internal("receiving a message from the launcher"))
             }
             never = serving => match never {},
@@ -91,9 +91,9 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
 
 /// The path of the Unix listener outside, which the launcher may change.
 #[derive(Clone)]
-struct WayOut(Arc<ArcSwap<PathBuf>>);
+struct OutsideListener(Arc<ArcSwap<PathBuf>>);
 
-impl WayOut {
+impl OutsideListener {
     fn new(listener: PathBuf) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(listener)))
     }
@@ -105,13 +105,16 @@ impl WayOut {
 
 /// Applies the launcher's changes of the listener until the launcher ends. Fails if the channel
 /// fails or the launcher sends an invalid message.
-async fn follow(launcher: &Channel<BorrowedFd<'static>>, way_out: &WayOut) -> io::Result<()> {
+async fn follow(
+    launcher: &Channel<BorrowedFd<'static>>,
+    outside: &OutsideListener,
+) -> io::Result<()> {
     let readiness = launcher.watch()?;
     let receive = || launcher.try_receive();
     while let Some((Serve { listener }, _)) =
         readiness.async_io(Interest::READABLE, receive).await?
     {
-        way_out.0.store(Arc::new(listener.unwrap_or_default()));
+        outside.0.store(Arc::new(listener.unwrap_or_default()));
     }
     Ok(())
 }
@@ -148,11 +151,11 @@ impl Sockets {
         })
     }
 
-    async fn serve(self, way_out: WayOut) -> Infallible {
-        let resolver = dns::Resolver(way_out.clone());
+    async fn serve(self, outside: OutsideListener) -> Infallible {
+        let resolver = dns::Resolver(outside.clone());
         let (never, ..) = tokio::join!(
-            tcp::forward(self.proxy, way_out.clone()),
-            tcp::forward(self.gateway, way_out),
+            tcp::forward(self.proxy, outside.clone()),
+            tcp::forward(self.gateway, outside),
             resolver.serve_connections(self.dns),
             resolver.serve_datagrams(self.dns_datagrams),
         );

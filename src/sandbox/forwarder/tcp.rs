@@ -7,7 +7,7 @@ use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use super::WayOut;
+use super::OutsideListener;
 use crate::runtime::AcceptBackoff;
 
 /// The most concurrent connections of one port, equal to the default of
@@ -17,7 +17,7 @@ const MAX_CONNECTIONS: usize = 2000;
 const BUFFER: usize = 16 << 10;
 
 /// Forwards every connection to the Unix listener.
-pub async fn forward(listener: TcpListener, to: WayOut) -> Infallible {
+pub async fn forward(listener: TcpListener, to: OutsideListener) -> Infallible {
     let carry = |stream| carry(stream, to.clone());
     serve_each(listener, MAX_CONNECTIONS, "a forwarded port", carry).await
 }
@@ -44,7 +44,7 @@ pub(super) async fn serve_each<F: Future<Output = ()> + Send + 'static>(
 
 /// Copies both ways until both sides have closed their direction or one fails. An error is not
 /// reported: the client notices that its connection closes.
-async fn carry(mut stream: TcpStream, to: WayOut) {
+async fn carry(mut stream: TcpStream, to: OutsideListener) {
     let _ = stream.set_nodelay(true);
     if let Ok(mut upstream) = to.connect().await {
         let _ = copy_bidirectional_with_sizes(&mut stream, &mut upstream, BUFFER, BUFFER).await;

@@ -57,6 +57,7 @@ const OWN: [&str; 5] = ["/proc", "/dev", "/sys", "/run", "/tmp"];
 const LIBRARIES: [&str; 7] = [
     "Cellar", "include", "lib", "lib64", "libexec", "opt", "share",
 ];
+
 /// Entries for programs outside the system's directories: known parts of the home directory without
 /// secrets, every directory of PATH, and the command's own program.
 ///

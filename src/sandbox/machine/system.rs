@@ -32,7 +32,7 @@ const ROOTS: [&str; 4] = [
     "/etc/ssl/ca-bundle.pem",
     "/etc/pki/tls/certs/ca-bundle.crt",
 ];
-/// The most entries of /etc whose permissions are checked; further ones are hidden.
+/// The most entries of /etc whose permissions are checked; further entries are hidden.
 const MAX_SETTINGS: usize = 20_000;
 
 /// The path of the certificates inside.

@@ -1,4 +1,4 @@
-//! An origin with minimal CPU cost: `/N` answers with N bytes.
+//! An origin with minimal CPU cost. The body of the response to `/N` has N bytes.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 use super::report::FileReport;
 use super::tree::{Node, Scalar, Value, Variable, key_path};
 
-/// Returns the value of a variable of the environment.
+/// Returns the value of an environment variable; `None` if it is not set.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Expands every scalar below a node. Reports each scalar that cannot be expanded, and marks it as

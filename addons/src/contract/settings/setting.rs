@@ -267,8 +267,8 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// The text of a scalar that may be a number or a boolean: one that is written without quotes
-    /// or comes from a variable. Reports `wrong` for any other value.
+    /// The text of a scalar that is written without quotes or comes from a variable, as a number or
+    /// a boolean must be. Reports `wrong` for any other value.
     pub fn plain(&self, wrong: &str) -> Option<&'a str> {
         let scalar = match &self.node.value {
             Value::Scalar(scalar) if !scalar.quoted || !scalar.variables.is_empty() => scalar,

@@ -1,14 +1,14 @@
-//! Rewrites the answer to an LFS batch call before the container sees it.
+//! Rewrites the response to an LFS batch call before the container sees it.
 
 use bytes::Bytes;
 use http::{HeaderName, Uri};
 use serde_json::{Map, Value, json};
 
-use super::{Reachable, serialized, tokens};
+use super::{Reachable, serialize, tokens};
 use crate::contract::{Authority, Buffered, Code, Container, Denial, Host, Stage};
 
-/// The keys under which an object may hold its actions; `_links` is the older one.
-const PLACES: [&str; 2] = ["actions", "_links"];
+/// The keys under which an object may hold its actions; `_links` is the older key.
+const ACTION_KEYS: [&str; 2] = ["actions", "_links"];
 
 /// Fields of an action's `header` that hold no credential.
 const HARMLESS: [&str; 5] = [
@@ -19,17 +19,17 @@ const HARMLESS: [&str; 5] = [
     "x-amz-date",
 ];
 
-/// Returns the body that replaces the answer of `host`.
-pub(super) fn rewritten(
+/// Returns the body that replaces the response of `host`.
+pub(super) fn rewrite_body(
     body: &Buffered,
     host: &Host,
     container: &Container,
     reachable: &Reachable,
 ) -> Result<Bytes, Denial> {
-    let answer = body.json();
-    let mut answer = answer.map_err(|denial| blame_upstream(denial, host))?;
-    rewrite(&mut answer, container, reachable);
-    serialized(&answer, body)
+    let response = body.json();
+    let mut response = response.map_err(|denial| blame_upstream(denial, host))?;
+    rewrite(&mut response, container, reachable);
+    serialize(&response, body)
 }
 
 /// Turns the denial of malformed JSON into a fault of the upstream.
@@ -43,8 +43,8 @@ fn blame_upstream(denial: Denial, host: &Host) -> Denial {
 
 /// Replaces tokens by placeholders. An object gets an error instead of all its actions if the URL
 /// of one action cannot be parsed or has a host or port that the container may not reach.
-fn rewrite(answer: &mut Value, container: &Container, reachable: &Reachable) {
-    let objects = answer.get_mut("objects").and_then(Value::as_array_mut);
+fn rewrite(response: &mut Value, container: &Container, reachable: &Reachable) {
+    let objects = response.get_mut("objects").and_then(Value::as_array_mut);
     for object in objects.into_iter().flatten() {
         if let Some(object) = object.as_object_mut() {
             rewrite_object(object, container, reachable);
@@ -54,8 +54,8 @@ fn rewrite(answer: &mut Value, container: &Container, reachable: &Reachable) {
 
 fn rewrite_object(object: &mut Map<String, Value>, container: &Container, reachable: &Reachable) {
     let mut removed = None;
-    for place in PLACES {
-        let Some(actions) = object.get_mut(place).and_then(Value::as_object_mut) else {
+    for key in ACTION_KEYS {
+        let Some(actions) = object.get_mut(key).and_then(Value::as_object_mut) else {
             continue;
         };
         actions.retain(|_, action| match target(action) {
@@ -75,9 +75,9 @@ fn rewrite_object(object: &mut Map<String, Value>, container: &Container, reacha
     }
     if let Some(message) = removed {
         // An upload without its verification would be useless, so all actions are removed.
-        PLACES.iter().for_each(|place| {
-            object.shift_remove(*place);
-        });
+        for key in ACTION_KEYS {
+            object.shift_remove(key);
+        }
         object.insert(
             "error".to_owned(),
             json!({ "code": 403, "message": message }),
@@ -98,6 +98,8 @@ fn target(action: &Value) -> Result<(Host, u16), ()> {
     Ok((authority.host, authority.port))
 }
 
+/// Replaces the values of an action's header fields by placeholders, except for [`HARMLESS`]
+/// fields. Removes a field with an invalid name, or with a value that cannot be replaced.
 fn hide_tokens(action: &mut Value, container: &Container, target: (&Host, u16)) {
     let Some(fields) = action.get_mut("header").and_then(Value::as_object_mut) else {
         return;

@@ -7,8 +7,8 @@ use crate::contract::{Buffered, Code, Denial, Verdict};
 use crate::git::size::{self, Limit};
 
 /// A batch call as the protocol defines it. The body is serialized from this type, so the server
-/// gets no unknown member and none in another letter case, which some servers would read as the
-/// known one.
+/// gets no unknown member, and none in another letter case, which some servers would read as the
+/// known member.
 #[derive(Deserialize, Serialize)]
 struct Batch {
     operation: String,
@@ -37,10 +37,10 @@ struct Object {
 
 /// Judges the body of a call, and returns the body to send. `upload_limit` is the size limit of a
 /// file; `None` if uploads are denied, because the repository is not in the container's list.
-pub(super) fn rewritten(body: &Buffered, upload_limit: Option<&Limit>) -> Result<Bytes, Denial> {
+pub(super) fn rewrite_body(body: &Buffered, upload_limit: Option<&Limit>) -> Result<Bytes, Denial> {
     let batch: Batch = body.decode()?;
     permit(&batch, upload_limit)?;
-    super::serialized(&batch, body)
+    super::serialize(&batch, body)
 }
 
 fn permit(batch: &Batch, upload_limit: Option<&Limit>) -> Verdict {

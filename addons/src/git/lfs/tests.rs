@@ -34,7 +34,7 @@ fn answered(git: &Git, flow: &mut Flow, body: &Value) -> Value {
     let mut response = Response::new(StatusCode::OK, HeaderMap::new());
     verdict(git.response(flow, &mut response)).unwrap();
     let judges = response.take_judges().unwrap();
-    let body = Buffered::own(body.to_string().into());
+    let body = Buffered::unlimited(body.to_string().into());
     let judging = judges.judge(flow, &mut response, body, Duration::from_secs(10));
     serde_json::from_slice(&run(judging).unwrap()).unwrap()
 }
@@ -129,11 +129,11 @@ fn lfs_placeholders_replace_tokens_and_work_once_for_their_container_at_their_ho
     let placeholder = fields["Authorization"].as_str().unwrap();
     assert_eq!(placeholder.len(), "up-placeholder-".len() + 32);
 
-    let stranger = crate::fixtures::container("other");
+    let other = crate::fixtures::container("other");
     each_row(
         [
             (&container, "other.example.com", false),
-            (&stranger, "files.example.com", false),
+            (&other, "files.example.com", false),
             (&container, "files.example.com", true),
             (&container, "files.example.com", false),
         ],

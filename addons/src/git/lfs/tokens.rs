@@ -17,7 +17,7 @@ const KEPT: usize = 4096;
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
 /// The longest token and the longest field name in bytes. A field beyond either limit is removed
-/// from the answer, since most servers would refuse it.
+/// from the response, since most servers would refuse such a field.
 const MAX_TOKEN: usize = 16 * 1024;
 const MAX_FIELD: usize = 256;
 
@@ -37,13 +37,6 @@ struct Tokens {
     tokens: VecDeque<Token>,
     /// The sum of [`Token::size`] of all tokens.
     bytes: usize,
-}
-
-impl Token {
-    /// The bytes of memory that the token occupies.
-    fn size(&self) -> usize {
-        size_of::<Self>() + self.placeholder.len() + self.field.as_str().len() + self.value.len()
-    }
 }
 
 impl Tokens {
@@ -68,6 +61,13 @@ struct Token {
     port: u16,
     field: HeaderName,
     value: Zeroizing<String>,
+}
+
+impl Token {
+    /// The bytes of memory that the token occupies.
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.placeholder.len() + self.field.as_str().len() + self.value.len()
+    }
 }
 
 /// Keeps the value of a field for one request to this host and port, and returns its placeholder;

@@ -36,7 +36,7 @@ pub fn read_allowlist(files: &Files<'_>) -> Allowlist {
 ///
 /// # Errors
 ///
-/// A sentence that says what the text must be.
+/// Why the text is not an entry, and what to write instead.
 pub fn parse_entry(text: &str) -> Result<Entry, String> {
     let origin = || Origin {
         file: "the command line".into(),
@@ -45,25 +45,30 @@ pub fn parse_entry(text: &str) -> Result<Entry, String> {
     match with_port(text) {
         Some((pattern, port)) => Ok(Entry {
             ports: vec![port],
-            ..plain_entry(pattern, origin())
+            ..default_entry(pattern, origin())
         }),
-        None => pattern(text).map(|pattern| plain_entry(pattern, origin())),
+        None => pattern(text, |pattern, port| format!("{pattern}:{port}"))
+            .map(|pattern| default_entry(pattern, origin())),
     }
 }
 
-/// Adds an entry. It replaces an entry with the same pattern and gets that entry's ports as well.
-pub fn extend_allowlist(allowlist: &mut Allowlist, mut entry: Entry) {
-    let pattern = entry.pattern.clone();
-    if let Some(before) = allowlist.get(&pattern) {
-        let known = before.ports.iter().copied();
-        entry.ports.extend(known);
-        entry.ports.sort_unstable();
-        entry.ports.dedup();
-    }
-    allowlist.insert(pattern, Arc::new(entry));
+/// Adds an entry. If the allowlist has one with the same pattern, that entry gets the new ports and
+/// keeps its other limits.
+pub fn extend_allowlist(allowlist: &mut Allowlist, entry: Entry) {
+    let extended = match allowlist.get(&entry.pattern) {
+        Some(known) => {
+            let mut known = Entry::clone(known);
+            known.ports.extend(entry.ports);
+            known.ports.sort_unstable();
+            known.ports.dedup();
+            known
+        }
+        None => entry,
+    };
+    allowlist.insert(extended.pattern.clone(), Arc::new(extended));
 }
 
-fn plain_entry(pattern: HostPattern, origin: Origin) -> Entry {
+fn default_entry(pattern: HostPattern, origin: Origin) -> Entry {
     Entry {
         label: pattern.to_string().into(),
         pattern,
@@ -75,9 +80,13 @@ fn plain_entry(pattern: HostPattern, origin: Origin) -> Entry {
 }
 
 fn entry(at: &Setting<'_>) -> Option<Entry> {
-    let entry = |pattern: HostPattern| plain_entry(pattern, at.origin());
+    let in_yaml =
+        |pattern: &HostPattern, port| format!("{{ domain: {}, ports: [{port}] }}", quoted(pattern));
+    let pattern = |text: &str| pattern(text, in_yaml);
     if !at.is_mapping() {
-        return at.parse(pattern).map(entry);
+        return at
+            .parse(pattern)
+            .map(|pattern| default_entry(pattern, at.origin()));
     }
     let fields = at.fields()?;
     let pattern = fields.need("domain").and_then(|at| at.parse(pattern));
@@ -91,13 +100,16 @@ fn entry(at: &Setting<'_>) -> Option<Entry> {
         ports,
         websocket,
         max_level,
-        ..entry(pattern?)
+        ..default_entry(pattern?, at.origin())
     })
 }
 
 /// Parses a host pattern. The error for a URL or for a name with a port contains the entry to
-/// write in its place.
-fn pattern(text: &str) -> Result<HostPattern, String> {
+/// write in its place; `entry_of_port` formats an entry for one port.
+fn pattern(
+    text: &str,
+    entry_of_port: impl Fn(&HostPattern, u16) -> String,
+) -> Result<HostPattern, String> {
     let wrong = match HostPattern::parse(text) {
         Ok(pattern) => return Ok(pattern),
         Err(wrong) => wrong.to_string(),
@@ -109,13 +121,13 @@ fn pattern(text: &str) -> Result<HostPattern, String> {
     if let Ok(pattern) = HostPattern::parse(authority) {
         let pattern = quoted(&pattern);
         return Err(format!(
-            "must be a name without scheme and path: write {pattern}"
+            "must be a name without scheme, user and path: write {pattern}"
         ));
     }
     match with_port(authority) {
         Some((pattern, port)) => Err(format!(
-            "must be a name, with its ports beside it: write {{ domain: {}, ports: [{port}] }}",
-            quoted(&pattern)
+            "must be a name, with its ports beside it: write {}",
+            entry_of_port(&pattern, port)
         )),
         None => Err(wrong),
     }

@@ -58,7 +58,7 @@ impl Freeze {
 
     fn judge(&self, flow: &Flow, request: &Request) -> Verdict {
         let is_write = self.settings.methods.contains(&request.method);
-        if !is_write || !self.freezes.is_frozen(flow.upstream()) {
+        if !is_write || !self.freezes.is_frozen(flow.upstream_label()) {
             return Ok(());
         }
         flow.effect(|| self.denied.inc());

@@ -179,15 +179,15 @@ impl Target {
 async fn connect(socket: &mut TcpStream, host: &str) -> anyhow::Result<()> {
     let connect = format!("CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n");
     socket.write_all(connect.as_bytes()).await?;
-    let mut answer = Vec::with_capacity(256);
-    while !answer.ends_with(b"\r\n\r\n") {
-        if socket.read_buf(&mut answer).await? == 0 || answer.len() > 4096 {
-            bail!("no whole head: {}", String::from_utf8_lossy(&answer));
+    let mut head = Vec::with_capacity(256);
+    while !head.ends_with(b"\r\n\r\n") {
+        if socket.read_buf(&mut head).await? == 0 || head.len() > 4096 {
+            bail!("no whole head: {}", String::from_utf8_lossy(&head));
         }
     }
-    let status = answer.split(|byte| *byte == b' ').nth(1);
+    let status = head.split(|byte| *byte == b' ').nth(1);
     if status != Some(b"200") {
-        bail!("refused: {}", String::from_utf8_lossy(&answer));
+        bail!("refused: {}", String::from_utf8_lossy(&head));
     }
     Ok(())
 }

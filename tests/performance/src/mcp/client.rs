@@ -116,20 +116,20 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a request and reads its answer to the end.
+    /// Sends a request and reads its response to the end.
     pub async fn request(&mut self, template: &Template) -> anyhow::Result<()> {
         let response = self.send(template).await?;
         let mut body = response.into_body();
-        let mut begins = Bytes::new();
+        let mut first = Bytes::new();
         while let Some(frame) = body.frame().await {
             let Ok(data) = frame?.into_data() else {
                 continue;
             };
-            if begins.len() < 512 {
-                begins = [begins, data].concat().into();
+            if first.len() < 512 {
+                first = [first, data].concat().into();
             }
         }
-        let text = String::from_utf8_lossy(&begins);
+        let text = String::from_utf8_lossy(&first);
         if !text.contains(template.expected) {
             bail!("{}: {text}", template.method);
         }

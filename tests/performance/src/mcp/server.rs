@@ -90,9 +90,9 @@ impl Results {
     }
 
     /// The response to a request; `None` for a notification.
-    fn answer(&self, message: &Message<'_>) -> Option<String> {
+    fn response_to(&self, message: &Message<'_>) -> Option<String> {
         let id = message.id?;
-        let mut answer = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},");
+        let mut response = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},");
         let known = match message.method? {
             "tools/call" => &self.call,
             "tools/list" => &self.tools,
@@ -100,13 +100,13 @@ impl Results {
             "initialize" => &initialized(message.params),
             "ping" => "{}",
             _ => {
-                answer.push_str("\"error\":{\"code\":-32601,\"message\":\"Method not found\"}}");
-                return Some(answer);
+                response.push_str("\"error\":{\"code\":-32601,\"message\":\"Method not found\"}}");
+                return Some(response);
             }
         };
         // Writing to a string cannot fail.
-        let _ = write!(answer, "\"result\":{known}}}");
-        Some(answer)
+        let _ = write!(response, "\"result\":{known}}}");
+        Some(response)
     }
 }
 
@@ -137,9 +137,9 @@ fn speak(results: &Results) -> anyhow::Result<()> {
     let (mut input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
     let mut line = String::new();
     while input.read_line(&mut line)? > 0 {
-        if let Some(mut answer) = results.answer(&serde_json::from_str(&line)?) {
-            answer.push('\n');
-            output.write_all(answer.as_bytes())?;
+        if let Some(mut response) = results.response_to(&serde_json::from_str(&line)?) {
+            response.push('\n');
+            output.write_all(response.as_bytes())?;
             output.flush()?;
         }
         line.clear();
@@ -195,7 +195,7 @@ async fn respond(
     if message.method == Some("subscriptions/listen") {
         return events(message.id);
     }
-    let Some(answer) = results.answer(&message) else {
+    let Some(json) = results.response_to(&message) else {
         return status(StatusCode::ACCEPTED);
     };
     let response = Response::builder().header(CONTENT_TYPE, "application/json");
@@ -203,7 +203,7 @@ async fn respond(
         Some("initialize") => response.header("mcp-session-id", "bare"),
         _ => response,
     };
-    Ok(response.body(Either::Left(Full::from(answer)))?)
+    Ok(response.body(Either::Left(Full::from(json)))?)
 }
 
 fn status(status: StatusCode) -> anyhow::Result<Response<Body>> {
