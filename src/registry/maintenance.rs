@@ -16,14 +16,14 @@ use super::tracked_store::TrackedStore;
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the whole store is checked and read again.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
-/// If a round of maintenance takes longer, the registry is unavailable until the store is next read
-/// successfully.
+/// If a round of maintenance takes longer than this, the registry is unavailable until the store is
+/// next read successfully.
 const HUNG_AFTER: Duration = Duration::from_secs(5);
 /// How long another process may lock the store before the registry becomes unavailable.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 /// Pruning deletes leases that expired at least this long ago, and only if the system clock has run
-/// this long without a jump. Two deletions do not wait: the next round deletes a lease that a flow
-/// finds expired, and the start of the server deletes all expired leases.
+/// this long without a jump. Two kinds of leases are deleted without this wait: those that a flow
+/// found expired, in the next round, and all expired leases when the server starts.
 const KEPT_AFTER_EXPIRY: Duration = Duration::from_secs(60 * 60);
 /// If the system clock and the monotonic clock advance by amounts that differ by more than this,
 /// the system clock has jumped.
@@ -66,12 +66,16 @@ impl Registry {
             let prune = clock.may_prune() && whole;
             let registry = Arc::clone(&self);
             let mut round = tokio::task::spawn_blocking(move || registry.round(whole, prune));
-            if timeout(HUNG_AFTER, &mut round).await.is_err() {
-                self.set_problem("reading or writing the registry takes longer than 5 s");
-                // The problem stays until a `refresh` succeeds, in this round or a later one.
-                if let Err(error) = round.await {
-                    tracing::error!(%error, "registry maintenance failed");
+            let ended = match timeout(HUNG_AFTER, &mut round).await {
+                Ok(ended) => ended,
+                Err(_elapsed) => {
+                    // The problem stays until a `refresh` succeeds, in this round or a later one.
+                    self.set_problem("reading or writing the registry takes longer than 5 s");
+                    round.await
                 }
+            };
+            if let Err(error) = ended {
+                tracing::error!(%error, "registry maintenance failed");
             }
         }
     }
@@ -217,8 +221,7 @@ impl Clock {
     }
 
     /// Whether leases may be pruned: `false` for an hour after the start and after each jump of the
-    /// system clock. So a wrong clock that is corrected within that hour lets no round prune a
-    /// lease.
+    /// system clock. So a wrong system clock prunes no lease if it is corrected within that hour.
     fn may_prune(&mut self) -> bool {
         self.note(OffsetDateTime::now_utc(), Instant::now())
     }

@@ -208,11 +208,15 @@ impl Circuits {
         }
     }
 
-    /// Removes circuits that have counted no fault or success for an hour.
+    /// Removes circuits that have counted no fault or success for an hour, except those that are
+    /// open for longer.
     pub fn forget_idle(&self, now: Instant) {
         let mut circuits = self.circuits.lock();
         let before = circuits.len();
-        circuits.retain(|_, circuit| now.saturating_duration_since(circuit.touched) < FORGET);
+        circuits.retain(|_, circuit| {
+            let is_open = circuit.open.as_ref().is_some_and(|open| now < open.until);
+            is_open || now.saturating_duration_since(circuit.touched) < FORGET
+        });
         self.circuit_count
             .fetch_sub(before - circuits.len(), Ordering::Relaxed);
     }
@@ -317,6 +321,25 @@ mod tests {
         clock.fails(5);
         assert_eq!(clock.state(5), Some(State::Open));
         assert_eq!(clock.admit(6).err(), Some(Duration::from_secs(29)));
+    }
+
+    #[test]
+    fn a_circuit_that_stays_open_for_hours_is_not_forgotten_meanwhile() {
+        let clock = clock();
+        let thresholds = Thresholds {
+            recovery: Duration::from_secs(3 * 3600),
+            ..THRESHOLDS
+        };
+        let (endpoint, at) = (endpoint("api.example.com", 443), clock.at(0));
+        for _ in 0..3 {
+            let upstream = "api.example.com".into();
+            let circuits = &clock.circuits;
+            circuits.failure(&endpoint, &upstream, (at, at), thresholds);
+        }
+        clock.circuits.forget_idle(clock.at(2 * 3600));
+        assert_eq!(clock.state(2 * 3600), Some(State::Open));
+        clock.circuits.forget_idle(clock.at(4 * 3600));
+        assert_eq!(clock.state(4 * 3600), None);
     }
 
     #[test]

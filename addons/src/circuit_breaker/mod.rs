@@ -100,7 +100,8 @@ impl CircuitBreaker {
         let thresholds = self.thresholds(flow);
         breakers.shared.success(endpoint, flow.started, thresholds);
         if fails {
-            // Not before `started`, which tests set to a future time.
+            // Not `Instant::now()`, since tests set `started` to a future time, and the fault must
+            // not be earlier than `started`.
             let now = flow.started + flow.started.elapsed();
             self.count_fault(flow, FaultScope::Responses, now);
         } else if let Some(container) = flow.known_container() {

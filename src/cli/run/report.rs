@@ -30,8 +30,8 @@ pub struct Report {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Denied {
-    /// The host; with the port if the port was denied, or if the host was denied and the port is
-    /// unusual; with the repository if the repository was denied.
+    /// The host. The port is added if the port was denied, or if the host was denied for a
+    /// connection to an unusual port. The repository is added if the repository was denied.
     what: String,
     /// The flag that would have allowed the flow, or the code of the denial.
     remedy: String,
@@ -47,10 +47,20 @@ impl Report {
             return;
         }
         let count = flow.get("count").and_then(Value::as_u64).unwrap_or(1);
-        let port = flow.get("port").and_then(Value::as_u64).unwrap_or(443);
         let is_denied = text("outcome") == "denied";
+        // A line that stands for flows to several hosts.
+        if host == "*" {
+            self.others += if is_denied { count } else { 0 };
+            return;
+        }
+        let port = match text("kind") {
+            // The name of a DNS question, for a connection to a port that is not known.
+            "dns" => 443,
+            _ => flow.get("port").and_then(Value::as_u64).unwrap_or(443),
+        };
         let key = (host.to_owned(), port);
-        if self.requested.len() < MAX_LINES * 10 || self.requested.contains_key(&key) {
+        let has_room = self.requested.len() < MAX_LINES * 10 || self.requested.contains_key(&key);
+        if has_room && text("kind") != "mcp" {
             *self.requested.entry(key).or_default() |= !is_denied;
         }
         if !is_denied {
@@ -59,7 +69,7 @@ impl Report {
         let code = text("code");
         let (what, remedy) = match code {
             _ if code == Code::DomainNotAllowed.as_str() => {
-                let host = match USUAL_PORTS.contains(&port) || text("kind") == "dns" {
+                let host = match USUAL_PORTS.contains(&port) {
                     true => host.to_owned(),
                     false => format!("{host}:{port}"),
                 };
@@ -271,12 +281,20 @@ mod tests {
         ] {
             report.add(&json!({ "host": host, "port": port, "outcome": outcome, "code": "domain_not_allowed" }));
         }
+        report.add(
+            &json!({ "kind": "dns", "host": "a.example.com", "port": 53, "outcome": "allowed" }),
+        );
+        report.add(
+            &json!({ "kind": "mcp", "host": "unified-proxy", "port": 8090, "outcome": "allowed" }),
+        );
+        report.add(&json!({ "host": "*", "port": 443, "outcome": "denied", "count": 7 }));
         let text = report.allowlist();
         assert!(text.contains("  - \"a.example.com\"\n"), "{text}");
         assert!(
             text.contains("  - { domain: \"b.example.com\", ports: [8443] }  # was denied\n"),
             "{text}"
         );
+        assert_eq!(text.matches("\n  - ").count(), 2, "{text}");
     }
 
     #[test]

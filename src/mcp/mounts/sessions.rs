@@ -22,7 +22,8 @@ pub const MAX_SESSIONS: usize = 8;
 const OPENING: Duration = Duration::from_secs(60);
 /// How long requests under way may continue after a reload changed or removed their server.
 const LAST_CALLS: Duration = Duration::from_secs(10);
-/// If a session that lasted this long ends unexpectedly, the backoff is reset.
+/// When a session ends unexpectedly, the backoff is reset if the session lasted at least this long.
+/// A shorter session counts as a failure.
 const STABLE: Duration = Duration::from_secs(30);
 /// The pause after the first failure. Each further failure doubles the pause, up to
 /// [`Transport::longest_pause`](super::Transport::longest_pause).
@@ -72,9 +73,9 @@ impl Backoff {
 }
 
 impl SessionSet {
-    /// Returns the open session for clients like the caller, or opens one for `clients`. During the
-    /// pause after a failure, opening fails with that failure. Opening fails with
-    /// [`MountError::Busy`] if [`MAX_SESSIONS`] sessions are in use.
+    /// Returns the session for the caller's revision and capabilities. If there is none, opens a
+    /// session for `clients`. During the pause after a failure, opening fails with that failure.
+    /// Opening fails with [`MountError::Busy`] if [`MAX_SESSIONS`] sessions are in use.
     pub async fn session(
         self: &Arc<Self>,
         mount: &Arc<Mounted>,
@@ -178,9 +179,9 @@ impl SessionSet {
         self.ended(&mount, ending, began, counted.why_ended());
     }
 
-    /// Opens a session. A failure is recorded and starts the backoff. If the lease ends, a reload
-    /// changes or removes the server, or the proxy stops meanwhile, fails with [`MountError::Died`]
-    /// and records nothing.
+    /// Opens a session. A failure is recorded and starts the backoff. Fails with
+    /// [`MountError::Died`] and records nothing if one of these events comes first: the end of the
+    /// lease, a reload that changes or removes the server, or the stop of the proxy.
     async fn handshake(
         &self,
         mount: &Mounted,
@@ -275,10 +276,8 @@ enum Ending {
 async fn wait_for_end(origin: &Origin, session: &dyn MountSession, calls: &Semaphore) -> Ending {
     let mount = &origin.mount;
     tokio::select! {
-        () = session.ended().cancelled() => match calls.is_closed() {
-            true => Ending::Requested,
-            false => Ending::Unexpected,
-        },
+        // The other reasons come first: they may end the session too.
+        biased;
         () = lease_ended(origin.container.as_ref()) => Ending::Requested,
         () = mount.stopped.cancelled() => Ending::Requested,
         () = mount.retired.cancelled() => {
@@ -291,6 +290,10 @@ async fn wait_for_end(origin: &Origin, session: &dyn MountSession, calls: &Semap
             }
             Ending::Requested
         }
+        () = session.ended().cancelled() => match calls.is_closed() {
+            true => Ending::Requested,
+            false => Ending::Unexpected,
+        },
     }
 }
 

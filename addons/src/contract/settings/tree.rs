@@ -16,8 +16,8 @@ use super::report::{FileReport, Place};
 /// Limit on the nesting of lists and mappings. Checked without recursion while the tree is built,
 /// so that code that walks the tree may recurse.
 const MAX_DEPTH: usize = 128;
-/// Limit on the length of a key, in bytes: enough for every host pattern in A-labels, which has at
-/// most 255 bytes.
+/// Limit on the length of a key, in bytes. A host pattern in A-labels, the longest kind of key, has
+/// at most 255 bytes.
 const MAX_KEY_LENGTH: usize = 256;
 
 /// A value and its place. It has no `Debug` on purpose, since it may hold a secret.
@@ -244,7 +244,10 @@ impl Builder<'_> {
             return Ok(());
         };
         let line = key.place.line;
-        let before = lines.insert(key.name.clone(), line);
+        let before = lines.get(&key.name).copied();
+        if before.is_none() {
+            lines.insert(key.name.clone(), line);
+        }
         let place = key.place;
         *pending = Some((key, !merge && before.is_none()));
         if merge {
