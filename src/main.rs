@@ -7,16 +7,17 @@ use unified_proxy::app::{self, DevOptions};
 use unified_proxy::cli::{self, AuditCommand, Command, Failure};
 use unified_proxy::sandbox;
 
-/// Returns freed memory to the kernel, with the settings of `.cargo/config.toml`. Other
-/// architectures have kernels with different page sizes, and jemalloc is built for one size.
+/// jemalloc. With the settings of `.cargo/config.toml`, it returns freed memory to the kernel at
+/// once. jemalloc is built for one page size, so it is used only on x86-64: on other architectures,
+/// the page size depends on the kernel.
 #[cfg(target_arch = "x86_64")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let ended = match cli::parse() {
-        // No runtime is started here for these five commands: the forwarder creates a user
-        // namespace, which a process with several threads cannot. The others start what they need.
+        // These five commands start a runtime themselves if they need one. The forwarder must begin
+        // with one thread: a process with several threads cannot enter a new user namespace.
         Command::Run(run) => return run.run(),
         Command::RunAppliance => cli::run_appliance(),
         Command::SandboxForwarder => return sandbox::run_forwarder(),

@@ -16,7 +16,7 @@ pub struct Snapshot {
     pub config: Arc<Config>,
     pub containers: Arc<dyn Containers>,
     pub network: Arc<Network>,
-    /// The MCP policies of the configuration that could not be loaded.
+    /// The configured MCP policies that could not be loaded.
     pub unloaded_policies: Vec<Bundle>,
 }
 

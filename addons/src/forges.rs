@@ -9,7 +9,7 @@ use crate::contract::settings::{Files, Setting};
 use crate::contract::{Anonymous, BodyJudge, BoxFuture, Buffered, Denial, Flow, Host, Request};
 use crate::header_names::{folds_to, remove_fields};
 
-/// The hosts of one forge. An API without its own host is on `host`, below `/api`.
+/// The hosts of one forge. If `api` is `None`, the API is on `host`, below `/api`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForgeHosts {
     /// The host of web pages and of git over HTTPS.
@@ -109,8 +109,8 @@ pub(crate) fn with_message(denial: Denial) -> Denial {
     denial.with("message", message)
 }
 
-/// Judges a whole body with a function, which returns the bytes to send in its place. Denials get
-/// the detail `message`: see [`with_message`].
+/// Judges a whole body with a function. The function returns the bytes to send in place of the
+/// body. Denials get the detail `message`: see [`with_message`].
 pub(crate) struct ForgeBodyJudge<F> {
     /// Name of the addon that judges.
     pub(crate) addon: &'static str,

@@ -24,9 +24,9 @@ impl Identity {
         Self { containers }
     }
 
-    /// Admits a flow if its lease has neither expired nor ended, and if it claims no other
-    /// container's id. `claimed`, the id in the request's head, and `flow.claimed_id` must each be
-    /// absent or the container's id. Removes an expired lease.
+    /// Admits a flow if its lease has neither expired nor ended, and if the flow claims no other
+    /// container's id. `claimed` is the id in the request's head. Both `claimed` and
+    /// `flow.claimed_id` must be `None` or the container's id. Removes an expired lease.
     fn admit(&self, flow: &Flow, container: &Arc<Container>, claimed: Option<&str>) -> Verdict {
         if container.expired(flow.at.into()) {
             self.containers.expire(container);

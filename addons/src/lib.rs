@@ -150,8 +150,8 @@ pub struct Ports {
     pub own: Arc<dyn OwnAddresses>,
     /// The ports of the MCP addon.
     pub mcp: McpPorts,
-    /// The time limit of a phase for steps without their own limit, counted from the first wait:
-    /// see [`Chain::new`].
+    /// How long the steps without their own limit may wait together in one phase: see
+    /// [`Chain::new`].
     pub deadline: Duration,
 }
 
@@ -196,8 +196,8 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         // After cheaper decisions, since it consults policies and people. No later addon changes an
         // MCP message, so the message is sent as it was judged.
         Link::from(Arc::new(Mcp::new(settings.mcp, ports.mcp))),
-        // After policy, so that no push to a host that policy denies is parsed. Before credentials:
-        // it marks the requests that must stay without a credential.
+        // After policy, so that no push to a host that policy denies is parsed. Before credentials,
+        // since the git addon marks the requests that must stay without a credential.
         Link::from(Arc::new(Git::new(
             settings.git,
             Arc::new(reachable),

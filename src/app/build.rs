@@ -118,8 +118,8 @@ impl Builder {
         })
     }
 
-    /// The ports of the MCP addon. If a bundle could not be loaded, the messages that it would
-    /// judge are denied, unless `on_unavailable` is `Allow`.
+    /// Builds the engine's implementations of the MCP addon's ports. If a bundle could not be
+    /// loaded, the messages that it would judge are denied, unless `on_unavailable` is `Allow`.
     fn mcp_ports(&self, bundles: Bundles, on_unavailable: OnUnavailable) -> McpPorts {
         let threads = Arc::clone(&self.long_lived.policy_threads);
         let metrics = Arc::clone(&self.long_lived.policy_metrics);

@@ -68,8 +68,8 @@ async fn dry_run(
     let permit = chain.tunnel(flow).await?;
     let permit = match flow.kind {
         // A real tunnel reaches the phase `dial` with its first request, or at once with
-        // passthrough. Here `dial` runs in both cases: a tunnel whose requests are all denied
-        // there is useless.
+        // passthrough. Here `dial` runs in both cases, since a tunnel is useless if `dial` denies
+        // every request in it.
         Kind::Tunnel => permit,
         _ => chain.request(flow, request).await?,
     };

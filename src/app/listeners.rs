@@ -96,8 +96,9 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
         source,
     };
     if let Some(directory) = path.parent() {
-        // The leases' sockets, which accept every user, are in this directory too. So other users
-        // may enter a new directory only if the admin socket accepts other users.
+        // This directory also contains the leases' sockets, whose mode admits every user. A new
+        // directory keeps other users away from them, unless the mode of the admin socket admits
+        // other users.
         let closed = mode & 0o077 == 0;
         DirBuilder::new()
             .recursive(true)
@@ -140,8 +141,9 @@ fn is_ours(name: &str) -> bool {
     digits.is_some_and(|hex| hex.len() == 12 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// Opens a Unix listener for each lease that is registered with a listener, until the shutdown.
-/// Retries listeners that cannot be opened. A listener closes when its lease ends.
+/// Opens the Unix listener of every lease that was registered with the field `listener`. Follows
+/// the registry until the shutdown, and retries listeners that cannot be opened. A listener closes
+/// when its lease ends.
 pub async fn follow_own_listeners(
     engine: Arc<Engine>,
     registry: Arc<Registry>,

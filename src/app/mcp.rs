@@ -105,8 +105,8 @@ fn machine(config: &Config, files: &Path) -> Machine {
     Machine::new(proxy.certs_dir.clone(), hidden)
 }
 
-/// Charges a server's messages to the server's container. A server that all containers share has
-/// none, so its messages are charged to an account of that server.
+/// Charges a server's messages to the server's container. A server that all containers share has no
+/// container, so its messages are charged to an account of that server.
 fn memory(service: &Arc<Service>) -> OpenMemory {
     let service = Arc::clone(service);
     Arc::new(move |system, container| {

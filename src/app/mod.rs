@@ -55,8 +55,8 @@ use reload::{Reloader, Source};
 
 /// How often the interception CA is checked for a rotation.
 const CA_REFRESH: Duration = Duration::from_secs(60);
-/// Time limit for each step of the drain after the flows have ended. Stopping MCP servers has at
-/// least this limit.
+/// Time limit for each step of the drain that follows the end of the flows. The step that stops MCP
+/// servers gets the rest of `shutdown_timeout` instead if that is longer.
 const DRAIN_STEP_LIMIT: Duration = Duration::from_secs(1);
 /// How often folded audit lines (one line for several flows) are written if they are due.
 const AUDIT_INTERVAL: Duration = Duration::from_secs(1);

@@ -17,8 +17,9 @@ pub struct PrivateOptions {
     pub config: PathBuf,
     /// Host patterns that are added to the allowlist: `name`, or `name:port` for one port only.
     pub allow: Vec<String>,
-    /// A directory with a `credentials.yaml`, whose active entries are added. An entry is left out
-    /// if the configuration has an active entry of the same name, or an entry for one of its hosts.
+    /// A directory with a `credentials.yaml`, whose active entries are added to those of the
+    /// configuration. An entry is left out if an active entry of the configuration has the same
+    /// name, or if any entry of the configuration has one of the same hosts.
     pub logins: Option<PathBuf>,
     /// The path of the audit log, which outlives the appliance.
     pub audit: PathBuf,

@@ -172,8 +172,9 @@ impl Reloader {
             .map_err(|failure| vec![failure.to_string()])
     }
 
-    /// Loads the policies. Reports each one that cannot be loaded as an error, unless it could not
-    /// be loaded for the configuration in force either: such a policy must not block other changes.
+    /// Loads the policies. A policy that cannot be loaded is reported as an error. The exception is
+    /// a policy that is also unloaded in the configuration in force: it must not block other
+    /// changes.
     fn load_bundles(&self, settings: &[Bundle], report: &Report) -> Bundles {
         let mut bundles = Bundles::load(settings);
         *self.policy_files.lock() = std::mem::take(&mut bundles.files);

@@ -131,8 +131,8 @@ impl SandboxFiles {
     }
 }
 
-/// The warning for a login without an account, if the tool needs an account: Codex ends with
-/// `selected workspace missing` unless the host lists the account that the file names.
+/// The warning for a login without an account, if the tool needs an account. For example, Codex
+/// exits with `selected workspace missing` if the host does not list the account in the file.
 fn lacks_account(entry: &ActiveCredential) -> Option<String> {
     let provider = Provider::named(entry.provider.as_deref()?)?;
     let needs_one = matches!(provider, Provider::Codex | Provider::OpenCode);

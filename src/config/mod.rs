@@ -121,8 +121,8 @@ pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigError
         _ => Document::absent(name, &report),
     });
     let proxy = proxy::read(&files, profile, &env);
-    // Reads the addons' keys in `proxy.yaml`: `refuse_unknown_keys` refuses keys that were not
-    // read.
+    // The addons' keys in `proxy.yaml` must be read too, since `refuse_unknown_keys` refuses every
+    // key that was not read.
     Settings::read(&files, &FilesOnDisk);
     files.refuse_unknown_keys();
     drop(files);

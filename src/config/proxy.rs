@@ -40,8 +40,8 @@ const RECORD_TYPES: [(&str, u16); 12] = [
     ("CAA", 257),
 ];
 
-/// Reads the engine's keys. If `mcp.yaml` is in the format of polis, another MCP gateway, the MCP
-/// listeners, log settings and shutdown timeout in `mcp.yaml` are the defaults.
+/// Reads the engine's keys. `mcp.yaml` may be in the format of polis, another MCP gateway. Its MCP
+/// listeners, log settings and shutdown timeout are then the defaults of the corresponding keys.
 pub fn read(files: &Files<'_>, profile: Profile, env: Env<'_>) -> ProxyConfig {
     let fields = files.proxy.fields();
     let polis = PolisSettings::read(files);

@@ -25,7 +25,7 @@ impl Service {
         let principal = dns_client.principal.clone();
         // As over TCP, the response need not fit into a datagram.
         match self.admit(message, dns_client, Protocol::Tcp) {
-            // The packet is a query, so the budget is used up.
+            // The packet is a query, so silence can only mean that the budget is used up.
             Admission::Silence => Err(over_budget(principal.as_ref())),
             Admission::Refusal(answer) => Ok(answer),
             Admission::Question(question) => {

@@ -102,10 +102,9 @@ impl Service {
         })
     }
 
-    /// Takes a slot for a connection; `None` if no slot is left for its source or in total. Unknown
-    /// sources, and all sources while the registry cannot be read, share a few slots, so that they
-    /// get a refusal. Sources whose lease is over share these slots, too: a connection bound to the
-    /// lease would end before the refusal is sent.
+    /// Takes a slot for a connection; `None` if no slot is left for its source or in total. A few
+    /// slots are shared by unknown sources, by sources whose lease is over, and by all sources while
+    /// the registry cannot be read: without a slot, the connection is closed without a refusal.
     pub(super) fn slot(&self, peer: SocketAddr) -> Option<ConnectionSlot> {
         let (own, lease_ended) = match DnsClient::from(peer).container(&self.snapshots.current()) {
             Ok(Some(container)) if container.is_live(OffsetDateTime::now_utc()) => (
@@ -126,9 +125,9 @@ impl Service {
         })
     }
 
-    /// Refuses an unknown source, or any source while the registry cannot be read. Over the limit
-    /// on such responses, neither responds nor records a flow, so that a flood costs little more
-    /// than receiving it.
+    /// Refuses an unknown source, or any source while the registry cannot be read. If the limit on
+    /// such responses is exceeded, neither responds nor records a flow, so that a flood costs little
+    /// more than receiving it.
     fn refuse_unknown(
         &self,
         snapshot: &Snapshot,

@@ -144,9 +144,9 @@ async fn read_request(
     Ok((judged, reservation))
 }
 
-/// Reads until the judges have enough. Returns the read bytes that did not fit into the buffer,
-/// which may be none; `None` if the body ended first. Denies a body that exceeds the limit before
-/// the judges have enough.
+/// Reads until the judges have enough. Returns the bytes, if any, that were read but did not fit
+/// into the buffer. Returns `None` if the body ended first. Denies a body that exceeds the limit
+/// before the judges have enough.
 async fn plain(
     exchange: &Exchange,
     body: &mut Incoming,

@@ -29,9 +29,12 @@ impl Ingress {
     }
 }
 
-/// Returns the destination of a request. Denies the request if the tunnel, the request target and
-/// `Host` name different authorities, if the request target names another scheme, and as
-/// [`host_field`] does.
+/// Returns the destination of a request. Denies a request
+///
+/// - that [`host_field`] denies,
+/// - whose tunnel, request target and `Host` name different authorities,
+/// - whose request target names another scheme than the connection's, or
+/// - that is neither in a tunnel nor in absolute form.
 pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<Endpoint, Denial> {
     let host = host_field(request.headers(), request.version())?;
     let expected = match ingress {

@@ -169,7 +169,7 @@ fn requested_upgrade(parts: &Parts) -> Upgrade {
 }
 
 /// Removes the fields that `Connection` names, except `Content-Length`, then the hop-by-hop fields.
-/// Runs before the chain, so that a peer cannot name a field that an addon adds.
+/// Runs before the chain, so that a peer's `Connection` cannot remove a field that an addon adds.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     strip(headers, FieldSet::of(headers));
 }
@@ -225,8 +225,8 @@ pub fn read_response_head(parts: &mut response::Parts) -> Result<(), &'static st
     Ok(())
 }
 
-/// Leaves a single `Content-Length` of a list or of repeated fields. hyper has checked that the
-/// lengths are equal.
+/// Replaces a list of lengths, or repeated fields, by a single `Content-Length`. hyper has checked
+/// that the lengths are equal.
 fn one_length(headers: &mut HeaderMap) {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let (Some(first), second) = (lengths.next(), lengths.next()) else {

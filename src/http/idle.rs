@@ -34,9 +34,9 @@ impl From<&ProxyConfig> for Timeouts {
     }
 }
 
-/// Interval at which the connection's task is woken while a request waits in [`IdleTracker::held`]
-/// or the proxy streams its own response. Nothing reads from the socket meanwhile, so only this
-/// check notices that the client has gone.
+/// How often the connection's task is woken to check whether the client has gone, while a request
+/// waits in [`IdleTracker::held`] or the proxy streams its own response. hyper itself notices a
+/// disconnect only if the request's body has been read and no other request follows.
 const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest interval between two such checks. A check is a system call, and the task of a busy
 /// connection is polled for every packet.
@@ -44,8 +44,8 @@ const CLIENT_CHECK_PAUSE: Duration = Duration::from_millis(500);
 
 /// Times of activity on one client connection, in milliseconds since `began`. Most accesses are
 /// relaxed: the watchdog ([`IdleTracker::watch`]) reads the values at each check, and a late value
-/// only makes it check again. [`Held::begin`] and the watchdog's planning must see each other's
-/// stores, so they are `SeqCst`.
+/// only makes it check again. The accesses to `held` and `next_check` are `SeqCst`: of
+/// [`Held::begin`] and the watchdog's planning, at least one must see what the other stored.
 pub struct IdleTracker {
     began: Instant,
     last: AtomicU64,
@@ -66,8 +66,8 @@ pub struct IdleTracker {
     blocked_since: AtomicU64,
     /// A request or a handshake has ended, and the watchdog has not handled its end yet.
     release_pending: AtomicBool,
-    /// The time of the next planned check minus the header timeout. A head that begins before this
-    /// is overdue before that check, so the watchdog must be woken for it.
+    /// The time of the next planned check minus the header timeout. The timeout of a head that
+    /// begins earlier passes before that check, so the watchdog must be woken.
     overdue_before: AtomicU64,
     /// The time of the watchdog's next planned check; `u64::MAX` while the watchdog is planning.
     next_check: AtomicU64,
@@ -113,8 +113,8 @@ impl IdleTracker {
         {
             let now = self.now().max(1);
             self.head_since.store(now, Ordering::Relaxed);
-            // A head that begins later is overdue only after the next planned check, so the
-            // watchdog is not woken. Most heads are complete by then.
+            // Wakes the watchdog only if the head's timeout passes before the next planned check:
+            // most heads are complete by then.
             if now < self.overdue_before.load(Ordering::Relaxed) {
                 self.wake.notify_one();
             }
@@ -284,8 +284,9 @@ impl IdleTracker {
         if self.release_pending.load(Ordering::Relaxed) {
             let release = last + IDLE_AFTER.as_millis() as u64;
             if !quiet {
-                // The end of the request sets this flag again and wakes the watchdog. While a
-                // request is held, the watchdog checks every second anyway, so the flag stays set.
+                // Cleared, so that the end of the request sets the flag again and wakes the
+                // watchdog. Not cleared while a request is held: the watchdog then checks every
+                // second without being woken.
                 self.release_pending.store(is_held, Ordering::Relaxed);
             } else if release <= now {
                 self.release_pending.store(false, Ordering::Relaxed);

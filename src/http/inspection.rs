@@ -29,8 +29,8 @@ const SMALL_HOLDER: usize = 1024 * 1024;
 /// judged and sent within moments.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The longest time that a body waits for its container's turn and for a thread. Less than the
-/// deadline of a judge, so that the client gets a denial with `Retry-After`.
+/// The longest time that a body waits for its container's turn and for a thread. It is less than
+/// the deadline of a judge: a missed deadline is an internal error without `Retry-After`.
 const TURN: Duration = Duration::from_secs(5);
 
 /// The label values of `proxy_inspection_rejected_total`.
@@ -133,8 +133,9 @@ impl Reservation {
         self.grow_within(bytes, self.limit / 4)
     }
 
-    /// As [`Self::grow`], but the container gets only half of a quarter: the rest is left to bodies
-    /// that cannot be dropped. Counts a denial.
+    /// Reserves as [`Self::grow`] does, for bytes that can be dropped, such as a queued MCP event.
+    /// Denies if the container would then hold more than an eighth of the memory: the other half of
+    /// its quarter is left to bodies that cannot be dropped. Counts a denial.
     pub fn grow_droppable(&self, bytes: usize) -> Verdict {
         let grown = self.grow_within(bytes, self.limit / 8);
         grown.inspect_err(|denial| self.inspection.count(denial))

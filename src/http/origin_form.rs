@@ -96,8 +96,9 @@ impl OriginRequest {
     }
 
     /// Runs a long computation over a container's body on a blocking thread, after
-    /// [`OriginRequest::body`]. Denies if the container's turn and a free thread take longer than
-    /// 5 s. Denies as an internal error if `work` panics or no memory is reserved for the body.
+    /// [`OriginRequest::body`]. Denies if the wait for the container's turn and for a free thread
+    /// takes longer than 5 s. Denies as an internal error if `work` panics or no memory is reserved
+    /// for the body.
     pub async fn inspect_on_worker<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

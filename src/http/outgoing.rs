@@ -52,7 +52,7 @@ pub fn outgoing(
 /// The response, or the error. The error contains the request if no byte of it was sent.
 type Sent = Result<Response<Incoming>, TrySendError<Request<upstream::RequestBody>>>;
 
-/// Boxed, since both parts are large and pass several futures.
+/// As [`Sent`], but boxed: both variants are large, and several futures hold them in turn.
 type BoxedSent = Result<Box<Response<Incoming>>, Box<TrySendError<Request<upstream::RequestBody>>>>;
 
 /// Sends a request in the connection's protocol. The caller awaits the response with [`within`].

@@ -104,8 +104,8 @@ pub struct PendingRequest {
     /// Continue`.
     expects_continue: bool,
     on_upgrade: Option<OnUpgrade>,
-    /// The request names its own destination (absolute form). The chain has not judged this
-    /// destination before, as it would have for a CONNECT.
+    /// The request names its own destination (absolute form), which the chain has not judged yet.
+    /// The destination of a tunnel was judged at the CONNECT.
     is_absolute_form: bool,
     /// The request carries the operator's secrets, which are sent in clear text only to private
     /// addresses.

@@ -12,9 +12,15 @@ use super::session::Session;
 use crate::runtime::WakeGated;
 use crate::snapshot::Snapshot;
 
-/// Relays until both sides have closed their direction, one side fails, the idle timeout passes,
-/// the lease ends, `shutdown_timeout` has passed in a shutdown, or a reload or the security level
-/// forbids the flow. Marks the flow as complete only if both sides have closed their direction.
+/// Relays until one of these events:
+///
+/// - Both sides have closed their direction, or one side fails.
+/// - The idle timeout passes.
+/// - The lease ends.
+/// - `shutdown_timeout` has passed since the process began to stop.
+/// - A reload or the security level forbids the flow.
+///
+/// Marks the flow as complete only if both sides have closed their direction.
 ///
 /// The caller must count the flow as under way on the session, since a shutdown ends idle sessions
 /// at once.

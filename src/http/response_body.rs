@@ -130,8 +130,9 @@ impl ResponseBody {
         self.size_hint().exact()
     }
 
-    /// Passes one more piece through the filters: up to 64 KiB more decoded from the frame that was
-    /// read most recently, otherwise the next frame, otherwise the end of the body.
+    /// Passes one more piece through the filters. The piece is the next 64 KiB (at most) that the
+    /// current frame decodes to. If nothing of that frame is left, the piece is the next frame, and
+    /// after the last frame it is the end of the body.
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         match self.filtering.as_mut().map(Filtering::advance) {
             Some(Ok(false)) | None => {}

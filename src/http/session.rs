@@ -65,14 +65,15 @@ pub struct Session {
     pub container: Option<Arc<Container>>,
     /// The principal of every flow on this connection; `None` for an unknown source.
     pub principal: Option<Principal>,
-    /// The denial that answers every request of a connection over a limit; `None` if the chain
-    /// judges the requests.
+    /// The denial of every request, if too many connections were open when this connection was
+    /// made; `None` if the chain judges the requests.
     pub refusal: Option<Denial>,
     pub idle: Arc<IdleTracker>,
     pub timeouts: Timeouts,
-    /// The permission of the latest request, under way or answered, if it was in absolute form;
-    /// `None` before the first request and after a request in origin form. The permission is judged
-    /// again after a reload and after a change of the security level.
+    /// The permission of the latest request, if that request was in absolute form; `None` before
+    /// the first request and after a request in origin form. The request may be under way or
+    /// answered. The permission is judged again after a reload and after a change of the security
+    /// level.
     pub latest_permission: Mutex<Option<Permission>>,
     #[expect(clippy::vec_box, reason = "callers hold them in boxes")]
     kept: Mutex<Vec<Box<Http1>>>,

@@ -16,12 +16,12 @@ use super::response_body::ResponseBody;
 use super::websocket;
 use crate::upstream::{Upstream, not_answered};
 
-/// A body whose decoder or filters may change its length gets a new `Content-Length` if the
-/// upstream announced at most this many bytes, all of them have arrived, and the filtered body is
-/// not longer than this either.
+/// The longest body, in bytes, that gets a new `Content-Length` if a decoder or filters may change
+/// its length. The limit applies to the length that the upstream announced and to the new length. A
+/// body that has not arrived completely gets no `Content-Length`.
 const GATHERED: usize = 16 * 1024;
 
-/// An upstream's response. It is kept in a box, since it passes several futures.
+/// An upstream's response. It is kept in a box, since several futures hold it in turn.
 pub struct UpstreamResponse {
     pub head: ResponseHead,
     rest: Rest,

@@ -16,8 +16,8 @@ use crate::snapshot::Snapshot;
 /// The most connections of all unknown sources together, fewer if file descriptors are few. Each
 /// connection gets one response.
 const MAX_UNKNOWN_SOURCE_CONNECTIONS: usize = 256;
-/// The most connections beyond each limit that get a denial, fewer if file descriptors are few.
-/// Further connections are closed unread.
+/// If a limit is reached, this many further connections get a denial, fewer if file descriptors are
+/// few. All connections after them are closed unread.
 const REFUSALS: usize = 64;
 
 /// A client connection and its engine. The connection is counted until the last of its tunnels,

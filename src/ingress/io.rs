@@ -87,9 +87,9 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
     }
 
     /// Fails if the client has disconnected while a request waits in [`IdleTracker::held`] or the
-    /// proxy streams its own response. Nothing reads from the socket meanwhile, so hyper would not
-    /// notice the disconnect. hyper flushes whenever the connection's task runs, so the check is
-    /// made here, at most twice a second.
+    /// proxy streams its own response. hyper itself notices a disconnect only if the request's body
+    /// has been read and no other request follows. hyper flushes whenever the connection's task
+    /// runs, so the check is made here, at most twice a second.
     ///
     /// If the client has sent more than the receive window holds, its FIN arrives only after the
     /// proxy has read those bytes.

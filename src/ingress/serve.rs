@@ -86,8 +86,8 @@ where
         let parts = loop {
             match attend(&connection, &ingress, permitted, serving, finish).await {
                 Attended::Ended(end) => return end,
-                // The rest of the body may still arrive after the response, for example of a denied
-                // upload. Without hyper's state it would be read as the next request.
+                // After the response, for example to a denied upload, the rest of the body may
+                // still arrive. Without hyper's state, that rest would be read as the next request.
                 Attended::Idle(same) if latest_has_body.load(Ordering::Relaxed) => serving = same,
                 Attended::Idle(idle) => break Pin::into_inner(idle).into_parts(),
             }

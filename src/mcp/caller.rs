@@ -18,7 +18,7 @@ pub struct Caller {
     pub container: Arc<Container>,
     /// The revision of its messages.
     pub version: Version,
-    /// Its declared capabilities, as far as `gateway::capabilities` keeps them.
+    /// Its declared capabilities, without those that `gateway::capabilities` drops.
     pub capabilities: Arc<RawValue>,
     /// Its declared name and version.
     pub info: Option<Arc<RawValue>>,

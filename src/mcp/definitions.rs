@@ -1,9 +1,9 @@
 //! Stores the digests of tools' definitions (pins) in a file of the data directory.
 //!
-//! The first digest of a tool is accepted. With `on_definition_change: deny`, a different one
-//! blocks the tool until an operator accepts it or the server reverts the change. The digests must
-//! outlive the process: otherwise a changed definition would be accepted as the first one after a
-//! restart.
+//! The first digest of a tool is accepted. With `on_definition_change: deny`, a different digest
+//! blocks the tool until an operator accepts that digest or the server reverts the change. The
+//! digests must outlive the process: without them, the first definition after a restart would be
+//! accepted, even if it had changed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,8 +21,9 @@ use thiserror::Error;
 pub const FILE_NAME: &str = "mcp-definitions.json";
 /// The most tools of one server that are stored. A further tool counts as changed.
 const MAX_TOOLS_PER_SERVER: usize = 10_000;
-/// The largest file that is read, in bytes: enough for about 90 servers with the most tools and the
-/// longest names. A larger file counts as unreadable.
+/// The largest file that is read, in bytes: enough for about 90 servers that each have
+/// [`MAX_TOOLS_PER_SERVER`] changed tools with names of 128 bytes. A larger file counts as
+/// unreadable.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// The accepted and changed digests of one server's tools, by name.
@@ -147,8 +148,8 @@ impl DefinitionFile {
     }
 
     /// Compares the digests of tools with the stored ones, and stores new and changed digests.
-    /// Blocks. Also returns the number of changed digests that were not stored yet. Fails if the
-    /// file could not be read at the start or cannot be written.
+    /// Blocks. Also returns the number of changed digests that were not stored yet. Fails if
+    /// [`DefinitionFile::open`] could not read the file, or if the file cannot be written.
     fn compare(
         &self,
         server: &str,

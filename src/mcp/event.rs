@@ -80,8 +80,8 @@ impl Events {
         }
     }
 
-    /// Charges an outcome that waits for its receiver, unless it is short, to the memory of the
-    /// queue. Dropping the reservation ends the charge. Denies if memory is exhausted.
+    /// Charges an outcome to the memory of the queue, unless the outcome is short. The outcome is
+    /// charged until the returned reservation is dropped. Denies if memory is exhausted.
     pub fn hold(&self, outcome: Outcome) -> Result<(Outcome, MessageReservation), Denial> {
         let mut reservation = MessageReservation::default();
         if let Some(memory) = &self.memory {
@@ -139,8 +139,8 @@ pub enum Event {
     },
 }
 
-/// Params of an event, which a queue charges to the memory for buffered bodies. They are charged
-/// until they are dropped.
+/// Params of an event. A queue charges them to the memory for buffered bodies, unless they are
+/// short. They stay charged until they are dropped.
 pub struct Params {
     text: Box<RawValue>,
     memory: Option<Arc<Reservation>>,

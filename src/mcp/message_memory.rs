@@ -16,7 +16,7 @@ pub trait MessageMemory: Send + Sync {
     fn reserve(&self) -> Result<Arc<Reservation>, Denial>;
 }
 
-/// Opens the memory that the messages of a server are charged to. There is no container for a
+/// Opens the memory that the messages of a server are charged to. The container is `None` for a
 /// server that all containers share. Returns `None` after an internal error.
 pub type OpenMemory =
     Arc<dyn Fn(System, Option<&Arc<Container>>) -> Option<Arc<dyn MessageMemory>> + Send + Sync>;

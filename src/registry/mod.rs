@@ -76,7 +76,8 @@ pub struct Registered {
 /// Why a change failed.
 #[derive(Debug, Error)]
 pub enum ChangeError {
-    /// The store cannot be read, so flows are denied too; or another process has locked it.
+    /// The store cannot be read. Flows are then denied too, except while another process has locked
+    /// the store for only a short time.
     #[error("Registry unavailable")]
     Unavailable,
     /// The store could be read, but the change could not be written. Flows continue.
@@ -267,7 +268,7 @@ impl LeaseRecords for RegistryRecords {
     ) -> BoxFuture<'a, Result<(), Unavailable>> {
         let container = Arc::clone(container);
         let written = self.0.change(move |_, tracked| {
-            // First, so that it is in force even if the write fails.
+            // Tightened before the write, so that it is in force even if the write fails.
             container.reach(reached);
             tracked.set_standing(container.lease, container.standing())
         });

@@ -16,8 +16,8 @@ pub(super) struct TrackedStore {
     /// standing.
     standings: HashMap<LeaseId, Standing>,
     /// Since when another process has locked the store: the time of the first
-    /// [`TrackedStore::sync`] that found the store locked, since the last successful one. `None` if
-    /// there is none. Set by [`Registry::refresh`](super::Registry::refresh).
+    /// [`TrackedStore::sync`] that found the store locked. `None` if no sync has found it locked
+    /// since the last successful sync. Set by [`Registry::refresh`](super::Registry::refresh).
     pub(super) busy_since: Option<Instant>,
     /// The error of the latest deferred writes, kept so that the same error is logged once. `None`
     /// if they succeeded.

@@ -153,9 +153,9 @@ impl View {
         }
     }
 
-    /// Ends the leases that have expired. They stay in the view for
-    /// [`View::replacements_for_early_ends`], until a flow looks them up, they are pruned, or they
-    /// are no longer in the store.
+    /// Ends the leases that have expired. They stay in the view, where
+    /// [`View::replacements_for_early_ends`] finds them, until a flow finds them expired, they are
+    /// pruned, or they are no longer in the store.
     pub(super) fn end_expired(&self, now: OffsetDateTime) {
         self.by_id.each(|container| {
             if container.expired(now) {
@@ -164,10 +164,10 @@ impl View {
         });
     }
 
-    /// Returns replacements for the leases in the view that have ended but expire after `now`: the
-    /// system clock jumped forward and was corrected, or another process made the lease longer just
-    /// when it expired. A lease that ends for another reason is removed from the view. Each
-    /// replacement has a new lease id, since an ended lease never becomes live again.
+    /// Returns replacements for the leases in the view that have ended but expire after `now`. This
+    /// happens if the system clock jumped forward and was corrected, or if another process extended
+    /// the lease just when it expired. A lease that ends for any other reason is removed from the
+    /// view. Each replacement has a new lease id, since an ended lease never becomes live again.
     pub(super) fn replacements_for_early_ends(&self, now: OffsetDateTime) -> Vec<Registration> {
         let ended = self.filter(|container| container.has_ended() && !container.expired(now));
         let again = ended.iter().map(|container| Registration {

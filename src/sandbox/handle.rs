@@ -16,7 +16,8 @@ use super::spec::Spec;
 use super::{FORWARDER, SUPERVISOR};
 use crate::exit_code as code;
 
-/// How long the forwarder may take to end after its PID 1. After that, it is killed.
+/// How long the forwarder may take to end once PID 1 of its sandbox has ended. After that, the
+/// forwarder is killed.
 const END_LIMIT: Duration = Duration::from_millis(500);
 /// How long a supervisor may take to kill the processes that its command left. After that, the
 /// supervisor continues, but the launcher no longer waits for it.
@@ -47,15 +48,16 @@ impl Refused {
 /// A message to the forwarder.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Serve {
-    /// The Unix listener to which connections are forwarded; without one, they are refused.
+    /// The Unix listener to which connections are forwarded. If the first message has none, the
+    /// forwarder closes its ports.
     pub(super) listener: Option<PathBuf>,
 }
 
 /// A message to PID 1 or to the supervisor.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum ToPid1 {
-    /// Start the sandbox of the [`Spec`] in the first descriptor, with the others as the command's
-    /// streams.
+    /// Start the command of a [`Spec`]. The message carries four descriptors: a file with the
+    /// [`Spec`], and the command's standard streams.
     Start,
     Signal {
         number: i32,
@@ -63,13 +65,13 @@ pub(super) enum ToPid1 {
     },
 }
 
-/// The target of a signal. A supervisor ignores it and signals only the command.
+/// The target of a signal. A supervisor ignores the target: it always signals only the command.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Signalled {
     /// Only the command, as with `kill`.
     Command,
-    /// The foreground process group of the sandbox's terminal, as with a key. Without a terminal,
-    /// the command's process group.
+    /// The foreground process group of the sandbox's terminal, which also gets the signal of a key
+    /// such as Ctrl-C. Without a terminal, the command's process group.
     Foreground,
 }
 
@@ -109,7 +111,7 @@ pub enum Event {
     Started,
     /// The command was stopped, by a key or a signal.
     Stopped,
-    /// The command ended; all other processes inside are killed.
+    /// The command ended; all other processes inside are then killed.
     Ended(Ending),
 }
 
@@ -184,8 +186,8 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Makes the forwarder connect new connections to another Unix listener. If [`Sandbox::begin`]
-    /// was called without a listener, the ports stay closed.
+    /// Makes the forwarder connect new connections to another Unix listener. Has no effect if
+    /// [`Sandbox::begin`] was called without a listener.
     pub fn forward_to(&self, listener: Option<&Path>) {
         let listener = listener.map(Path::to_owned);
         let serve = Serve { listener };
@@ -236,7 +238,8 @@ impl Sandbox {
         let _ = tokio::time::timeout(limit, self.forwarder.wait()).await;
     }
 
-    /// Kills all processes inside, and waits up to `SUPERVISOR_END_LIMIT` for their end.
+    /// Kills all processes inside, and waits up to `SUPERVISOR_END_LIMIT` for the end of the
+    /// forwarder.
     pub async fn kill(self) {
         let Self {
             mut forwarder,

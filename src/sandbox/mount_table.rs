@@ -11,8 +11,8 @@ use rustix::mount::MountFlags;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mount {
     pub at: PathBuf,
-    /// The mount's flags. A remount must repeat them: the kernel refuses to clear flags of a mount
-    /// from outside.
+    /// The mount's flags. A remount must repeat them: the kernel refuses to clear flags of mounts
+    /// that come from the machine's mount namespace (mount_namespaces(7)).
     pub flags: MountFlags,
 }
 

@@ -259,7 +259,8 @@ impl Tree {
     }
 
     /// Opens a directory of the new root, and creates it and its parents if they are missing. Fails
-    /// if a missing directory is inside a directory from outside.
+    /// if a directory is missing in a bind mount, since creating it would change the machine's
+    /// files.
     fn directory(&self, at: &Path) -> io::Result<OwnedFd> {
         let mut directory = resolve(self.new.as_fd(), Path::new("/"))?;
         for name in at.components().filter_map(name_of) {

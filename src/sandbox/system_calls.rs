@@ -133,9 +133,9 @@ const FAMILIES: [i32; 4] = [
     libc::AF_NETLINK,
 ];
 
-/// The types of a Unix socket pair whose sockets can send to any other Unix socket, like a socket
-/// that `socket` makes. The sockets of other pairs stay connected to each other. The kernel treats
-/// `SOCK_RAW` as `SOCK_DGRAM`.
+/// The socket types for which `socketpair` is denied without `unix_sockets`. A datagram socket can
+/// send to any other Unix socket, even if it was made as one of a pair. The sockets of pairs of
+/// other types stay connected to each other. The kernel treats `SOCK_RAW` as `SOCK_DGRAM`.
 const UNCONNECTED: [i32; 2] = [libc::SOCK_DGRAM, libc::SOCK_RAW];
 /// The bits of a socket's type that are not flags (`SOCK_TYPE_MASK` of the kernel).
 const SOCKET_TYPE: u64 = 0xf;
@@ -143,8 +143,8 @@ const SOCKET_TYPE: u64 = 0xf;
 /// Requests of `ioctl` that insert input into a terminal, or change its line discipline.
 const TERMINAL_INPUT: [u64; 3] = [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSETD];
 
-/// Set-user-ID and set-group-ID bits. Outside, a file with such a bit in a bind mount would run
-/// with the rights of its owner or group.
+/// Set-user-ID and set-group-ID bits. If the command set such a bit on a file of a bind mount, the
+/// file would run with the rights of its owner or group when it is executed outside the sandbox.
 const SET_ID: [u32; 2] = [libc::S_ISUID, libc::S_ISGID];
 /// Calls with a mode, and the index of that argument.
 const WITH_MODE: [(i64, u8); 5] = [

@@ -41,7 +41,7 @@ impl Replacement for TempBeside {
         // its user owns the new file, as with most editors.
         let _ = fchown(file, Some(metadata.uid()), None);
         if fchown(file, None, Some(metadata.gid())).is_err() {
-            // The permissions of the group were meant for another group.
+            // The new file has another group, to which the old group's permissions must not apply.
             mode &= !0o070;
         }
         file.set_permissions(fs::Permissions::from_mode(mode))?;

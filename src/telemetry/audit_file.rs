@@ -67,8 +67,8 @@ impl AuditFile {
     }
 
     /// Writes the appended lines, then the head (a file beside the log). The head has the hash of
-    /// the last line, by which lines cut from the end are detected. The head also has `lost`: the
-    /// lost lines that the log has no record of. Does not wait until the kernel has written the
+    /// the last line, which shows whether lines were cut from the end. The head also has `lost`: the
+    /// number and period of lost lines that the log has no record of. Does not wait until the kernel has written the
     /// bytes to disk.
     pub fn flush(&mut self, lost: Option<Lost>) -> io::Result<()> {
         self.write(self.gathered.len())?;
@@ -117,8 +117,8 @@ impl AuditFile {
     }
 }
 
-/// The lost lines that an earlier process stored in the head; `None` if there are none, or if the
-/// log ends in their record.
+/// The number and period of lost lines, as an earlier process noted them in the head. `None` if the
+/// head has none, or if the log ends with the record of this loss.
 pub fn unrecorded_loss(path: &Path) -> Option<Lost> {
     let lost = AuditHead::read(path)?.lost?;
     let last = File::open(path).and_then(|mut log| {

@@ -13,8 +13,8 @@ use super::flow_log::FlowLog;
 use super::health_flag::{HealthFlag, HealthGuard};
 use crate::config::AuditConfig;
 
-/// While the disk works, a line is written at most this long plus a few times [`GATHERING`] after
-/// its flow ended.
+/// How long an appended line may wait to be written. So while the disk works, the line of a flow is
+/// written within this time, plus a few times [`GATHERING`], after the flow has ended.
 const FLUSH: Duration = Duration::from_millis(200);
 /// The pause in which the writer lets lines gather, so that not every flow wakes it.
 const GATHERING: Duration = Duration::from_millis(10);

@@ -100,8 +100,8 @@ impl Authority {
         self.cached_at(host, OffsetDateTime::now_utc())
     }
 
-    /// Mints and caches a leaf for a host, and returns the server configuration with it. Returns
-    /// the cached one if there is one; concurrent calls for one host mint once.
+    /// Mints and caches a leaf for a host, and returns the server configuration with it. If the
+    /// cache has a configuration, returns that one. Concurrent calls for one host mint once.
     pub fn mint(&self, host: &Host) -> Result<Arc<ServerConfig>, Arc<CaError>> {
         self.mint_at(host, OffsetDateTime::now_utc())
     }

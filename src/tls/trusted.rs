@@ -21,8 +21,8 @@ const JKS_TRUSTED: u32 = 2;
 /// constant and the content.
 const JKS_SALT: &[u8] = b"Mighty Aphrodite";
 
-/// The system's roots, and the certificates of the proxy's CA and, during a rotation, of the next
-/// CA.
+/// The system's roots and the certificate of the proxy's CA; during a rotation, also the
+/// certificate of the next CA.
 pub(super) struct TrustStore {
     system: Vec<CertificateDer<'static>>,
     ours: Vec<CertificateDer<'static>>,
@@ -59,8 +59,8 @@ impl TrustStore {
 
     /// Writes all certificates as a Java key store of type JKS, which every JVM reads: a header, an
     /// entry for each certificate, and a digest. Each entry has the date 0, so that the same
-    /// certificates always make the same file. PKCS#12 would need another crate, and its random salt
-    /// would change the file at each write.
+    /// certificates always make the same file. PKCS#12 would need another crate, and its random
+    /// salt would change the file at each write.
     pub(super) fn jks(&self) -> Vec<u8> {
         let ours = self.ours.iter().map(|der| ("unified-proxy", der));
         let system = self.system.iter().map(|der| ("system", der));

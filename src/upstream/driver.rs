@@ -72,7 +72,8 @@ impl Driver {
             return wanted(context);
         }
         let mut wanted = || wanted(&mut Context::from_waker(Waker::noop()));
-        // A result that is ready already saves registering the waker, which is an atomic write.
+        // If the result is ready already, the waker need not be registered, which saves an atomic
+        // write.
         let ready = self.before_poll(&mut wanted);
         if ready.is_ready() {
             return ready;
@@ -88,8 +89,8 @@ impl Driver {
                     return result;
                 }
             }
-            // A wake-up from here on either sees `attended` cleared and wakes the task, or has set
-            // `woken`, which is read below.
+            // A concurrent wake-up sets `woken`, then reads `attended`. Either it reads `false` and
+            // wakes the task, or the load below sees `woken`.
             self.state.attended.store(false, Ordering::SeqCst);
             if !self.state.woken.load(Ordering::SeqCst) {
                 return Poll::Pending;

@@ -8,8 +8,8 @@ use addons::contract::{OwnAddresses, fold_address};
 
 /// The ports of the proxy's listeners, on every address of this machine.
 ///
-/// The port is compared first, since the other check is a system call. If a NAT in front of this
-/// machine maps an address to a listener, a flow to that address is not recognised.
+/// The port is compared first, since checking the address takes a system call. If a NAT in front of
+/// this machine maps an address to a listener, a flow to that address is not recognised.
 #[derive(Clone, Debug)]
 pub struct OwnListeners {
     ports: HashSet<u16>,
@@ -27,7 +27,7 @@ impl OwnListeners {
 
 impl OwnAddresses for OwnListeners {
     /// Whether the port belongs to a listener and the address to this machine. The address that the
-    /// listener is bound to does not matter, since a restart may bind it to another one.
+    /// listener is bound to does not matter, since a restart may bind the listener elsewhere.
     fn is_ours(&self, address: SocketAddr) -> bool {
         self.ports.contains(&address.port()) && is_this_machine(fold_address(address.ip()))
     }

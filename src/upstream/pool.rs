@@ -116,8 +116,8 @@ impl LeasePool {
     }
 
     /// Takes an idle HTTP/1.1 connection for a flow that the chain has permitted. Returns `None` if
-    /// no connection is idle, and for a WebSocket. For [`Want::Http2`], looks for one only if the
-    /// endpoint is known to lack HTTP/2.
+    /// no connection is idle, and for a WebSocket. For [`Want::Http2`], takes an idle connection
+    /// only if the endpoint is known to lack HTTP/2.
     pub async fn reuse(
         self: &Arc<Self>,
         owner: &Container,
@@ -144,7 +144,7 @@ impl LeasePool {
     }
 
     /// A new connection, or a stream of the endpoint's HTTP/2 connection, for a flow that the chain
-    /// has permitted and that found no idle one. `owner` is the lease of the pool.
+    /// has permitted and for which no idle connection was found. `owner` is the lease of the pool.
     pub async fn open(
         self: &Arc<Self>,
         owner: &Container,
@@ -168,8 +168,8 @@ impl LeasePool {
         opened.map_err(DialError::into_denial)
     }
 
-    /// Returns the entry for an endpoint's HTTP/2 connection; adds an empty one if there is none.
-    /// Ending a lease empties the pool exactly once, so a new entry is not stored afterwards.
+    /// Returns the entry for an endpoint's HTTP/2 connection; makes an empty one if there is none.
+    /// After the end of the lease, the new entry is not stored: the end empties the pool only once.
     fn http2_slot(&self, container: &Container, endpoint: &Endpoint) -> Arc<Http2Slot> {
         let mut connections = self.connections.lock();
         if let Some(slot) = connections.http2.get(endpoint) {
@@ -278,8 +278,10 @@ impl LeasePool {
 impl Connections {
     /// Takes an idle connection, preferably one whose socket this thread's runtime watches: moving
     /// a socket takes four system calls. With `only_here`, takes no connection of another thread if
-    /// the upstream serves several connections at once; the caller dials a new one. MCP mounts set
-    /// `only_here`, since they take a connection for each request and could move one each time. A
+    /// the upstream serves several connections at once; the caller then dials a new one.
+    ///
+    /// `only_here` is set for delegated flows: an MCP mount takes a connection for each request, so
+    /// it could move a socket for each request. Other flows rarely take from the pool, since a
     /// client connection keeps its upstream connection between requests.
     fn take(&mut self, endpoint: &Endpoint, only_here: bool) -> Option<Box<Http1>> {
         let idle = self.idle.get_mut(endpoint)?;

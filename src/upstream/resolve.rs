@@ -27,8 +27,9 @@ use super::datagram::{ANSWER_TIMEOUT, Datagrams};
 use super::watch::NameserverWatch;
 use crate::config::{StaticAddress, UpstreamConfig};
 
-/// Limit for one question to one nameserver, and for one attempt to ask all nameservers. The first
-/// attempt and its retry fit into [`LOOKUP_LIMIT`].
+/// Limit for one question to one nameserver, and for one attempt to ask all nameservers.
+/// hickory-resolver makes one attempt and one retry; with our own datagram before them, they fit
+/// into [`LOOKUP_LIMIT`].
 const TRY_LIMIT: Duration = Duration::from_secs(2);
 
 /// Limit for a whole look-up with its retries and CNAMEs. Stub resolvers give up after five
@@ -55,8 +56,8 @@ const STATIC_TTL: u32 = 30;
 /// it is denied.
 const MAX_QUESTIONS: usize = 1024;
 
-/// The most questions in flight on one TCP connection to a nameserver. hickory-resolver retries a
-/// question beyond the limit for less than a second; then the question is denied.
+/// The most questions in flight on one TCP connection to a nameserver. hickory-resolver asks
+/// further questions on another connection.
 const MAX_TCP_QUESTIONS: usize = 256;
 
 /// The most CNAMEs followed from one name. If the chain is longer, the answer has only CNAMEs.
@@ -125,8 +126,8 @@ impl Resolver {
         })
     }
 
-    /// Limits the concurrent questions to nameservers to `questions`, or to `MAX_QUESTIONS` if that
-    /// is less. A question beyond the limit is denied.
+    /// Sets how many questions to nameservers may be under way at once: `questions`, but at most
+    /// `MAX_QUESTIONS`. A further question is denied.
     #[must_use]
     pub fn with_room_for(mut self, questions: usize) -> Self {
         self.room = Semaphore::new(questions.min(MAX_QUESTIONS));
@@ -260,8 +261,9 @@ impl Resolver {
         self.room.try_acquire().map_err(full)
     }
 
-    /// Reports the outcome of a question that this task asked. Look-ups that waited for the answer
-    /// and failures of this machine (no free descriptor) do not count.
+    /// Reports the outcome of a question that this task asked. Ignores failures of this machine (no
+    /// free descriptor). The caller reports no look-up that waited for another task's equal
+    /// question.
     fn report(&self, answer: &Result<Answer, Denial>) {
         let Some(watch) = &self.watch else { return };
         match answer {

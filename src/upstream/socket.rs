@@ -237,7 +237,8 @@ mod tests {
         let mut context = Context::from_waker(&waker);
         let runtime = runtime();
         let _entered = runtime.enter();
-        // Pending: the runtime has not looked at the socket yet, so only the move can wake the task.
+        // Pending: the runtime has not looked at the socket yet, so only the move can wake the
+        // task.
         let write = Pin::new(&mut socket).poll_write(&mut context, b"x");
         assert!(write.is_pending());
         assert!(woken.0.load(Ordering::Relaxed));

@@ -264,15 +264,16 @@ impl Container {
         }
     }
 
-    /// A future that is ready once the level rises or is lowered. It counts changes from this call
-    /// on, even before its first poll.
+    /// A future that is ready once the level rises or is lowered after this call, even if that
+    /// happens before the future is first polled.
     pub fn level_changed(&self) -> Notified<'_> {
         self.lease_state().level_changed.notified()
     }
 
-    /// Whether the abort latch is set. While it is, the MCP addon denies every tool call, every
-    /// other request of the client that may carry text, and every answer of the client to a
-    /// server's request.
+    /// Whether the abort latch is set. While the latch is set, the MCP addon denies:
+    /// - every tool call
+    /// - every other request of the client that may carry text
+    /// - every answer of the client to a server's request
     pub fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Acquire)
     }

@@ -63,8 +63,10 @@ codes! {
     RegistrationExpired = "registration_expired", 403, Policy;
     /// The registry, or a record that must survive a restart, cannot be read or written.
     RegistryUnavailable = "registry_unavailable", 503, Us;
-    /// A budget of requests, tunnels, DNS questions or certificates is spent, too many flows wait,
-    /// or too many MCP requests, sessions or streams are open.
+    /// One of:
+    /// - A budget of requests, tunnels, DNS questions, distinct names or certificates is spent.
+    /// - Too many flows or DNS questions wait.
+    /// - Too many MCP requests, sessions or streams are open.
     RateLimited = "rate_limited", 429, Policy;
     /// A cap on connections is reached.
     TooManyConnections = "too_many_connections", 429, Policy;
@@ -73,11 +75,13 @@ codes! {
     /// One of:
     /// - The host is not on the allowlist, or not on the container's own list.
     /// - An MCP server, or another part of the proxy, sends a request to a host and port that are
-    ///   not on its own list.
+    ///   not on its own list, or sends a request in clear text without `trust_private`.
     /// - A request to the MCP gateway has a `Host` or `Origin` that is not the gateway's.
     DomainNotAllowed = "domain_not_allowed", 403, Policy;
-    /// The address is guarded, an address literal is not on the allowlist, or secrets would go to a
-    /// public address in clear text.
+    /// One of:
+    /// - The host has no address that may be dialled.
+    /// - The host is an address literal that is not on the allowlist.
+    /// - Secrets would be sent to a public address in clear text.
     AddressNotAllowed = "address_not_allowed", 403, Policy;
     /// The allowlist entry does not list the port.
     PortNotAllowed = "port_not_allowed", 403, Policy;
@@ -118,8 +122,8 @@ codes! {
     BotBranchRestricted = "bot_branch_restricted", 403, Policy;
     /// A push, or an LFS file, is over its limit.
     PushTooLarge = "push_too_large", 413, Policy;
-    /// A body that the proxy must judge, or the body of a request to an endpoint of the proxy,
-    /// exceeds a limit on bytes, JSON values or refs.
+    /// A body exceeds a limit on bytes, JSON values or refs. The limits apply to bodies that the
+    /// proxy must judge, and to bodies of requests to the proxy's own endpoints.
     BodyTooLargeToInspect = "body_too_large_to_inspect", 413, Policy;
     /// The memory for buffered bodies is used up, or no thread is free to parse a body.
     InspectionBusy = "inspection_busy", 503, Policy;
@@ -145,8 +149,13 @@ codes! {
     /// The container's abort latch denies the message, or a policy denied the message and set the
     /// latch.
     PolicyDenied = "policy_denied", 403, Policy;
-    /// A policy denied an MCP message, no person approved it, or the security level or a changed
-    /// definition forbids the tool. The abort latch is not set, so other messages may pass.
+    /// An MCP message is denied. The denial does not set the abort latch, so it does not affect
+    /// other messages. One of:
+    /// - A policy denied the message.
+    /// - The message needs approval, and no person approved it.
+    /// - The container's security level forbids the message.
+    /// - The definition of the tool changed.
+    /// - The security level or the abort latch changed before the message was sent once more.
     PolicyDeniedContinue = "policy_denied_continue", 403, Policy;
     /// An MCP server responded with an error that is reserved for the proxy's own denials.
     PolicyBackendReservedMisuse = "policy_backend_reserved_misuse", 502, Upstream;

@@ -150,10 +150,12 @@ pub struct FlowStart {
     pub at: SystemTime,
     /// The client that sent it.
     pub client: Client,
-    /// The container id that the head of a CONNECT, or of a request to the proxy's own DNS or MCP
-    /// endpoint, claims; [`crate::identity::claimed_id`] reads it. Only the source identifies the
-    /// container: a flow that claims another container is denied. In other requests, the identity
-    /// link reads the claim from the head itself.
+    /// The container id that a head claims, as [`crate::identity::claimed_id`] reads it. Set for a
+    /// CONNECT, and for a request to the proxy's own DNS or MCP endpoint. For any other request,
+    /// the identity link reads the claim from the head itself.
+    ///
+    /// The claim does not identify the container: only the source does. A flow that claims another
+    /// container is denied.
     pub claimed_id: Option<Box<str>>,
     /// The principal on whose behalf the flow runs. The engine sets the principal if it is known
     /// already, for example from an earlier flow on the connection. Otherwise the identity link of
@@ -288,7 +290,7 @@ impl FlowStart {
 }
 
 /// One flow on its way through the chain. It dereferences to its [`FlowStart`]. Addons may add
-/// facts for the audit and store values in slots.
+/// facts for the audit and store values in slots. A flow has one slot for each type.
 ///
 /// Addons can only read the start of a flow. They cannot swap the flow for another one, since they
 /// get a reference to an unsized type:

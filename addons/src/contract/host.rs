@@ -37,8 +37,10 @@ pub enum AuthorityError {
     /// text is too long to convert.
     #[error("the host name is too long")]
     TooLong,
-    /// A byte that is not allowed, a label that is empty or begins or ends with a hyphen, or a name
-    /// that IDNA refuses.
+    /// One of:
+    /// - a byte that is not allowed
+    /// - a label that is empty, begins with a hyphen or ends with one
+    /// - a name that IDNA refuses
     #[error("the host name has an invalid character or label")]
     BadName,
     /// One of:

@@ -33,17 +33,21 @@ pub trait BodyJudge<Head>: Send {
     /// Name of the addon that judges, for its denials.
     fn addon(&self) -> &'static str;
 
-    /// Whether the beginning of a request's body can be enough for this judge. If it can be for all
-    /// judges, a body may announce more bytes than the limit. It is denied only if the judges still
-    /// need more when the limit is reached. A judge of a response always gets the whole body.
+    /// Whether the beginning of a request's body can be enough for this judge. A judge of a
+    /// response always gets the whole body.
+    ///
+    /// If all judges return `true`, a body may announce more bytes than the limit. Such a body is
+    /// denied only if the judges still need more when the limit is reached.
     fn may_judge_beginning(&self) -> bool {
         false
     }
 
-    /// Whether the judge needs no more of a request's body. Called with all bytes buffered so far
-    /// whenever bytes of a client's unencoded body have arrived. Not called if an earlier judge
-    /// needs more. If all judges return `true`, the rest of the body streams after the bytes that
-    /// the last judge returns.
+    /// Whether the judge needs no more of a request's body. If all judges return `true`, the rest
+    /// of the body streams after the bytes that the last judge returns.
+    ///
+    /// Called each time bytes of a client's body arrive, with all bytes buffered so far. Not called
+    /// if an earlier judge needs more, or if the body has a content encoding: an encoded body is
+    /// always buffered to its end.
     fn has_enough(&mut self, _beginning: &[u8]) -> Result<bool, Denial> {
         Ok(false)
     }
@@ -65,7 +69,7 @@ pub trait BodyJudge<Head>: Send {
     ) -> BoxFuture<'a, Result<Bytes, Denial>>;
 }
 
-/// The judges of one body, in the order of the addons that added them.
+/// The judges of one body, in the order in which they were added.
 pub struct Judges<Head> {
     limit: usize,
     judges: Vec<Box<dyn BodyJudge<Head>>>,
@@ -201,8 +205,9 @@ impl Buffered {
         &self.bytes
     }
 
-    /// Runs `work`, which is linear in the length of the body: on the calling thread up to 16 KiB,
-    /// otherwise like [`Buffered::inspect_on_worker`].
+    /// Runs `work` on the calling thread if the body has at most 16 KiB, otherwise like
+    /// [`Buffered::inspect_on_worker`]. `work` must take time that is linear in the length of the
+    /// body.
     pub async fn inspect<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, Denial> + Send + 'static,

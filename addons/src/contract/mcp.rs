@@ -75,8 +75,9 @@ pub struct Frame {
     /// messages that the server sends to the client during the call, and for the client's answers
     /// to these.
     pub definition: Option<Arc<Definition>>,
-    /// The tools that the server lists, if they are known. Set for a client's messages and answers
-    /// without a `definition`, while the container's level excludes the open world.
+    /// The tools that the server lists, if they are known. Set only for a client's message or
+    /// answer without a `definition`, and only if the container's level
+    /// [excludes the open world](super::Level::excludes_open_world).
     pub tools: Option<Arc<[Arc<Definition>]>>,
     /// The content, which is sent as the addons leave it.
     pub body: FrameBody,
@@ -151,7 +152,8 @@ pub struct Definition {
     /// The whole entry of `tools/list`.
     pub raw: Box<RawValue>,
     /// Whether `raw` may contain the key `x-mcp-header`, with which a schema names HTTP fields that
-    /// repeat arguments. Few definitions do. Calls of all other tools need no search for the key.
+    /// repeat arguments. Few definitions contain it. Calls of all other tools need no search for
+    /// the key.
     pub may_name_fields: bool,
     /// The server's hints about the tool. If the operator sets a hint too, the stricter of the two
     /// counts.
@@ -200,8 +202,8 @@ impl Annotations {
 pub enum Pin {
     /// Equal to the first definition seen, or to the one that an operator accepted.
     Accepted,
-    /// Different from the accepted definition. Or no definition was accepted, since the server has
-    /// too many tools.
+    /// Different from the accepted definition, or not accepted at all, since the server has too
+    /// many tools.
     Changed,
 }
 
@@ -265,8 +267,10 @@ impl CallPermit {
         })
     }
 
-    /// Denies sending the message once more if the container's security level has risen or its
-    /// abort latch was set since the chain passed the message, or if no container is known.
+    /// Denies sending the message once more in these cases:
+    /// - The container's security level has risen since the chain passed the message.
+    /// - The container's abort latch was set since then.
+    /// - No container is known.
     pub fn may_repeat(&self) -> Verdict {
         let is_no_stricter = |(container, before): &(Arc<Container>, Standing)| {
             before.and(container.standing()) == *before

@@ -54,9 +54,11 @@ impl Request {
     }
 
     /// Adds a judge of the body. The body is buffered, and none of its bytes are sent before all
-    /// judges have passed it. A body of more than `limit` bytes, or of more than
-    /// `limits.inspect_body_bytes`, is denied unless its beginning is enough for all judges. Judges
-    /// run in the order in which they were added, before the filters.
+    /// judges have passed it. Judges run in the order in which they were added, before the filters.
+    ///
+    /// At most `limit` bytes are buffered, or `limits.inspect_body_bytes` if that is less. A longer
+    /// body is denied, except if its beginning is enough for all judges: see
+    /// [`BodyJudge::may_judge_beginning`].
     pub fn judge_body(&mut self, limit: usize, judge: impl BodyJudge<Self> + 'static) {
         self.judges = Some(Judges::with(self.judges.take(), limit, judge));
     }
@@ -73,7 +75,8 @@ pub struct Response {
     pub status: StatusCode,
     /// The header fields.
     pub headers: HeaderMap,
-    /// Boxed, since the future of every request holds a head and few heads have hooks.
+    /// Boxed, since the future of every request holds the head of a response, but few responses
+    /// have hooks.
     hooks: Option<Box<ResponseHooks>>,
 }
 

@@ -22,7 +22,7 @@ use super::policy_input::{PolicyInput, ReadMembers};
 use super::principal::System;
 
 /// The registry cannot be read, so every flow of a container is denied. [`LeaseRecords`] and
-/// [`Definitions`] also return it if a record cannot be read or written.
+/// [`Definitions`] also return this error if a record cannot be read or written.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the registry, or a record that must survive a restart, cannot be read or written")]
 pub struct Unavailable;
@@ -86,8 +86,9 @@ pub enum OutboundError {
     Denied(#[from] Denial),
 }
 
-/// Evaluates the operator's policy bundles on MCP messages: a short evaluation on the calling
-/// thread if the question permits it, any other on a thread of the evaluator.
+/// Evaluates the operator's policy bundles on MCP messages. A short evaluation runs on the calling
+/// thread if [`PolicyQuestion::in_place`] permits that. Any other evaluation runs on a thread of
+/// the evaluator.
 pub trait Evaluator: Send + Sync {
     /// Whether any bundle judges messages of this method.
     fn covers(&self, method: &str) -> bool;
@@ -97,8 +98,8 @@ pub trait Evaluator: Send + Sync {
     /// request and response.
     fn reads_responses(&self, method: &str) -> bool;
 
-    /// The members of the input that the bundles for this method read, except the first `decided`
-    /// bundles. An input needs no other members.
+    /// The members of the input that the bundles for this method read. The first `decided` bundles
+    /// are left out. An input needs no other members.
     fn members(&self, method: &str, decided: usize) -> ReadMembers;
 
     /// Evaluates the bundles that judge this method, in the order of `mcp.yaml`. Skips the first
@@ -263,8 +264,8 @@ pub trait SecretFiles: Send + Sync {
     /// file.
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>, String>;
 
-    /// Creates the temporary file that will replace `path`. Call it before a one-time refresh token
-    /// is spent: if the file cannot be created, the token's successor could not be stored.
+    /// Creates the temporary file that will replace `path`. Call this before a one-time refresh
+    /// token is spent: without the file, the token that succeeds it could not be stored.
     fn replace(&self, path: &Path) -> io::Result<Box<dyn Replacement>>;
 }
 

@@ -13,8 +13,8 @@ pub struct TypeMap(Link);
 /// The next node of a linked list, if there is one yet.
 type Link = OnceLock<Box<Node>>;
 
-/// The node of a type. It is added before its value is made, so that a thread that makes a value
-/// blocks only threads that need a value of the same type.
+/// The node of a type. It is added before its value is made. So while one thread makes the value,
+/// only threads that need the value of the same type wait.
 struct Node<V: ?Sized = dyn Any + Send + Sync> {
     next: Link,
     value: V,

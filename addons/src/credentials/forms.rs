@@ -30,15 +30,15 @@ impl Forms {
         self.add_base64(secret, name);
     }
 
-    /// Adds the base64 of texts that contain the secret, for each of the three positions within a
-    /// group of three bytes at which it may begin.
+    /// Adds the forms that the secret has in the base64 of a longer text. Base64 encodes groups of
+    /// three bytes, so there is a form for each position in a group at which the secret may begin.
     pub(super) fn add_base64(&mut self, secret: &[u8], name: &str) {
         for before in 0..3 {
             let mut data = Zeroizing::new(vec![0; before]);
             data.extend_from_slice(secret);
             // A character that also encodes bits of a neighbouring byte is unknown and left out.
-            // For a text that ends with the secret, a second form includes the last such character,
-            // and a third one the padding as well.
+            // If the text ends with the secret, the last character is known: a second form includes
+            // it, and a third form the padding as well.
             let first = (before * 8).div_ceil(6);
             let whole = data.len() * 8 / 6;
             let partial = (data.len() * 8).div_ceil(6);

@@ -200,8 +200,8 @@ async fn fetch(chosen: &[&Arc<Credential>], container: &Arc<Container>) -> Resul
     Ok(tokens)
 }
 
-/// Adds the fields that the request does not have yet. A dry run adds none. Returns whether at
-/// least one was missing.
+/// Adds the fields that the request does not have yet. A dry run adds none. Returns whether the
+/// request lacked at least one of the fields.
 fn add<'f>(
     flow: &Flow,
     request: &mut Request,

@@ -120,7 +120,7 @@ impl Addon for Credentials {
     fn order(&self) -> Order {
         Order {
             // The addons github and git mark the requests that must stay without a credential.
-            // GITHUB is not listed here, since the `order` of github names this addon.
+            // GITHUB is not listed here: the `order` of github puts it before git and this addon.
             after: &[
                 names::IDENTITY,
                 names::RATE_LIMIT,

@@ -89,7 +89,8 @@ impl Scrubber {
         };
         let mut waiting = waits_from(&data);
         while let Some(found) = self.automaton.find(&data) {
-            // More data may complete a longer form, or one that begins earlier.
+            // Not final: more data may complete a longer form, or a form that begins before this
+            // match.
             if found.start() >= waiting {
                 break;
             }

@@ -42,7 +42,8 @@ impl Brotli {
     }
 
     /// Refuses a request's window of more than 4 MiB before it is allocated. `first` is the body's
-    /// first byte, which encodes the window's size. No size in it is too large for a response.
+    /// first byte, which encodes the window's size. The byte cannot encode a size that is too large
+    /// for a response.
     fn begin(&mut self, first: u8) -> Result<(), Fault> {
         self.has_begun = true;
         match window_bits(first) <= self.max_window_bits {

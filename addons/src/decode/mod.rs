@@ -2,7 +2,8 @@
 //!
 //! A few bytes of a compressed body may expand to gigabytes. So the caller pulls the output: each
 //! call returns at most as much as the caller has room for, however much input was fed. A decoder
-//! decodes ahead by at most its window, zstd by a window and a block.
+//! is ahead of the caller by at most one window of output; the zstd decoder, by a window and a
+//! block.
 
 mod brotli;
 mod deflate;
@@ -25,9 +26,11 @@ const MAX_PIECE: usize = 16 * 1024;
 /// Limit on the encoded bytes that the decoder reads between two checks of the share of padding.
 const MAX_STEP: usize = 16 * 1024;
 
-/// The number of encoded bytes that may be padding in a body of any size: headers need far less.
-/// Limiting padding limits CPU time: decoding an empty deflate block of 10 bits builds tables,
-/// which takes 2 µs in a test build (`a_padded_bomb_takes_less_than_a_second_of_cpu_time`).
+/// The number of encoded bytes that may be padding in a body of any size. Headers need far less.
+///
+/// The limit on padding also limits CPU time: to decode an empty deflate block of 10 bits, the
+/// decoder builds tables, which takes 2 µs in a test build
+/// (`a_padded_bomb_takes_less_than_a_second_of_cpu_time`).
 const FREE_BYTES: u64 = 64 * 1024;
 
 /// A decoder for one body. The caller alternates [`feed`](Self::feed) and [`next`](Self::next):
@@ -52,8 +55,8 @@ pub struct Decoder {
 pub enum Side {
     /// A request: gzip, br and zstd, with windows of at most 4 MiB.
     Request,
-    /// A response: also `deflate`, as zlib or raw, with the largest windows that RFC 7932 (16 MiB)
-    /// and RFC 9659 (8 MiB) permit.
+    /// A response: also `deflate`, as zlib or raw. The windows of br and zstd may be the largest
+    /// that RFC 7932 (16 MiB) and RFC 9659 (8 MiB) permit.
     Response,
 }
 
@@ -72,12 +75,13 @@ struct Progress {
     written: usize,
 }
 
-/// The decoder of one encoding. It buffers at most a window of output, zstd a window and a block.
+/// The decoder of one encoding. It buffers at most one window of output; the zstd decoder, a window
+/// and a block.
 trait Encoding: Send {
     /// Decodes from `input` to the front of `out`, which is not empty.
     ///
-    /// It may stop at any point. If it neither reads nor writes, `input` is empty, and all output
-    /// of the input so far has been written, except up to [`Self::holds_back`] bytes.
+    /// A call may stop at any point. If a call neither reads nor writes, `input` is empty, and all
+    /// output of the input so far has been written, except up to [`Self::holds_back`] bytes.
     fn decode(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, Fault>;
 
     /// Whether the input so far is a complete encoding.
@@ -96,9 +100,9 @@ trait Encoding: Send {
 impl Decoder {
     /// Makes the decoder for the `Content-Encoding` of a head; `None` for a plain body.
     ///
-    /// Denies with `unsupported_encoding` an unknown encoding, more than one encoding, and a
-    /// request with `deflate`. A body that is not decoded cannot be inspected, and `deflate` can be
-    /// decoded only by a guess.
+    /// An unknown encoding, more than one encoding, and `deflate` in a request are denied with
+    /// `unsupported_encoding`. The proxy cannot inspect a body that it cannot decode. To decode
+    /// `deflate`, it must guess whether the body is zlib or raw deflate.
     pub fn of(side: Side, headers: &HeaderMap) -> Result<Option<Self>, Denial> {
         let mut encoding: Option<Box<dyn Encoding>> = None;
         for value in headers.get_all(CONTENT_ENCODING) {

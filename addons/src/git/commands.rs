@@ -6,8 +6,8 @@ use memchr::memchr;
 
 use crate::contract::{Code, Denial, Verdict};
 
-/// Limit on the refs that one push may update. A push that updates more is denied. The list stays
-/// in memory until the push is judged. Real pushes update fewer refs.
+/// Limit on the refs that one push may update; a push of more refs is denied. It bounds the memory
+/// of the list, which is kept until the push is judged. Real pushes update fewer refs.
 const MAX_REFS: usize = 10_000;
 
 /// The longest ref name in bytes, four times what forges accept. The limit also keeps each line of
@@ -75,8 +75,8 @@ impl Commands {
             return Err(refused("a signed push", "push without --signed"));
         }
         if let Some(capabilities) = capabilities {
-            // Some servers read the capabilities of later commands too, others ignore them: such a
-            // push could not be judged as the server reads it.
+            // Some servers also read capabilities on later commands, and others ignore them. The
+            // proxy cannot know how the server would read such a push, so it denies the push.
             if !self.list.is_empty() || memchr(0, capabilities).is_some() {
                 return Err(Denial::malformed(
                     "capabilities are only allowed on the first command",
@@ -108,8 +108,8 @@ impl Commands {
         Ok(())
     }
 
-    /// Checks that an object id has 40 or 64 hex digits and the length of the push's first id: a
-    /// server that expects the other length would split id and name at another byte.
+    /// Checks that an object id has 40 or 64 hex digits, and the same length as the first id of the
+    /// push. With mixed lengths, a server could split id and name at another byte than the proxy.
     fn check_id(&mut self, id: &[u8]) -> Verdict {
         let length = *self.id_length.get_or_insert(id.len());
         let fits = matches!(length, 40 | 64) && id.len() == length;

@@ -8,9 +8,9 @@ use http::header::USER_AGENT;
 use crate::contract::{Answer, Denial, Request};
 
 /// Gives the 403 denial of git's `info/refs` request a plain-text body. Git shows this body after
-/// `remote:` and discards a body of any other type. Returns every other denial, and one that has an
-/// answer already, unchanged. A request counts as git's if it has the parameter `service` or git's
-/// user agent.
+/// `remote:` and discards a body of any other type. A request counts as git's if it has the
+/// parameter `service` or git's user agent. Any other denial is returned unchanged, and so is a
+/// denial that already has an answer.
 #[must_use]
 pub fn as_git_shows(denial: Denial, request: &Request) -> Denial {
     if denial.code().status() != 403 || denial.answer().is_some() || !is_discovery(request) {

@@ -63,8 +63,9 @@ pub(super) fn repository(path: &str) -> Option<RepoPath<'_>> {
     Some(RepoPath { repo, rest })
 }
 
-/// Returns the end of a longer repository name if a host with nested groups would read one in
-/// `rest`: the text before a service or `/info/lfs/`, or all of `rest` if a segment ends in `.git`.
+/// Returns the part of `rest` that belongs to a nested repository's name, as a host with nested
+/// groups would read it; `None` if there is no such part. The name ends before a service or before
+/// `/info/lfs/`. Without either of these, all of `rest` is the name if a segment ends in `.git`.
 fn nested_repo(rest: &str) -> Option<&str> {
     if let Some((inner, _)) = rest.split_once("/info/lfs/") {
         return Some(inner);

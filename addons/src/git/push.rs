@@ -1,4 +1,4 @@
-//! Judges the body of a push: its commands are buffered and judged, its pack streams.
+//! Judges the body of a push: its commands are buffered and judged; its pack passes as it arrives.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ use crate::contract::{
 pub(super) const MAX_COMMANDS: usize = 1 << 20;
 
 /// The longest beginning of a push, in bytes, that is kept while a pack of unknown length streams.
-/// A report needs the commands in the beginning: about 600 refs with names of 20 bytes fit. The
-/// limit bounds the memory of slow pushes. After a longer beginning, a pack that becomes too large
-/// is denied without a report.
+/// The beginning holds the commands, which a report needs. Commands for about 600 refs with names
+/// of 20 bytes fit. The limit bounds the memory of slow pushes. After a longer beginning, a pack
+/// that becomes too large is denied without a report.
 const KEPT_FOR_REPORT: usize = 64 * 1024;
 
 const BRANCHES: &str = "refs/heads/";
@@ -231,8 +231,8 @@ struct Pack {
 }
 
 impl Pack {
-    /// Denies a push of which `size` bytes have arrived if it exceeds the limit, or if data follows
-    /// an empty list of commands.
+    /// Denies the push if its `size`, the number of bytes that have arrived, exceeds the limit, or
+    /// if data follows an empty list of commands.
     fn check(&self, size: u64) -> Verdict {
         if self.probe.is_some_and(|length| size > length) {
             return Err(Denial::malformed("data follows a push without commands"));

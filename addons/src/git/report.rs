@@ -15,8 +15,8 @@ const REMOTE: u8 = 2;
 const MAX_FACTOR: usize = 3;
 const FREE_BYTES: usize = 64 * 1024;
 
-/// The longest line for a ref in bytes if full lines would exceed the limit. A command is at least
-/// 87 bytes long, with its two ids, so short lines stay within [`MAX_FACTOR`].
+/// The bytes to which the line of each ref is cut if the full lines would exceed the limit. A
+/// command is at least 87 bytes long, with its two ids, so short lines stay within [`MAX_FACTOR`].
 const SHORT_LINE: usize = 120;
 
 /// The longest name in a short line, in bytes. If a name is cut, git warns of a status for an
@@ -26,14 +26,15 @@ const SHORT_NAME: usize = 80;
 /// Bytes of a line besides name and sentence: header, `ng`, two spaces, line feed.
 const AROUND: usize = pkt_line::HEADER + 5;
 
-/// Limit on the bytes of a denied push that are read and discarded, since git reads no response
-/// before it has sent everything. Equal to the largest push limit that a registration may set.
+/// Limit on the bytes of a denied push that the proxy reads and discards. Git reads no response
+/// before it has sent the whole push. The limit equals the largest push limit that a registration
+/// may set.
 const DRAIN_BYTES: u64 = 500 * 1024 * 1024;
 
-/// Renders the denial as a report with its sentence for every ref. Returns the denial unchanged if
-/// the client requested no report, or if the memory budget of `request` is used up. Clients with a
-/// side band show the lines of `advice`. `request` holds the commands: its length bounds the
-/// report, and the report's memory counts against its budget.
+/// Renders the denial as a report with the denial's sentence for every ref. Clients with a side
+/// band show the lines of `advice`. `request` holds the commands. Its length bounds the length of
+/// the report, and its memory budget also holds the report. Returns the denial unchanged if the
+/// client requested no report, or if the budget is used up.
 pub(super) fn report(
     denial: Denial,
     commands: &Commands,

@@ -100,8 +100,8 @@ pub(super) fn objection_at(key: &str, objection: Objection) -> ObjectionAt {
     ObjectionAt { key, objection }
 }
 
-/// The objection to the `event` of a review; `None` unless it is `APPROVE`, in any letter case,
-/// with or without spaces around it.
+/// Objects to the `event` of a review if it is `APPROVE`, in any letter case, with or without
+/// spaces around it.
 pub(super) fn approval(event: &str) -> Option<Objection> {
     let event = event.trim();
     event
@@ -133,8 +133,8 @@ pub(super) fn login(login: &str, mentions: &Mentions) -> Option<Objection> {
     Some(Objection::Agent(agent.to_owned()))
 }
 
-/// The objection to the name of a branch, which may be `BRANCH`, or `OWNER:BRANCH` with the
-/// repository's owner.
+/// Objects to the name of a branch unless it is `BRANCH`, or `OWNER:BRANCH` with the owner of the
+/// repository.
 pub(super) fn branch(name: &str, owner: &str) -> Option<Objection> {
     let is_own = match name.split_once(':') {
         None => true,

@@ -51,7 +51,8 @@ pub(super) fn permit_repo(repo: &str, container: &Container) -> Verdict {
     )))
 }
 
-/// Denies a request without a repository, or with one that cannot be determined.
+/// Denies a request as `repo_not_authorized`, with the repository `null`: the request names no
+/// repository, or the name is unknown or must not be shown.
 pub(super) fn no_repo(reason: impl Into<String>) -> Denial {
     Denial::new(Code::RepoNotAuthorized, "Repo not authorized")
         .with("repo", serde_json::Value::Null)

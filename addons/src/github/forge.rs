@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use super::denials::permit_repo;
 use crate::contract::{Code, Container, Denial, Fault, Host, Outbound, OutboundError};
 
-/// How long a result is cached: not longer, since repositories are renamed and issues move.
+/// Time for which a result is cached. It is short, since repositories can be renamed and issues can
+/// be moved.
 const CACHE_LIFETIME: Duration = Duration::from_secs(600);
 /// Limit on the cached results of a lease. A full cache drops its expired results. If none has
 /// expired, it drops all results.
@@ -59,9 +60,9 @@ pub(super) struct Node {
 
 /// Client of a forge's API. Looks up repositories and nodes with the container's credential, within
 /// the container's policy and budgets. Caches results in the lease. A look-up returns `None` if
-/// policy denies it, or if the forge does not return the object: the caller then denies the
-/// container's request. It returns an error if the forge responds with 5xx, or if the look-up fails
-/// in the proxy, for example at the container's rate limit.
+/// policy denies it, or if the forge does not return the object. The caller must then deny the
+/// container's request. A look-up returns an error if the forge responds with 5xx, or if the
+/// look-up fails in the proxy, for example at the container's rate limit.
 pub struct Forge {
     outbound: Arc<dyn Outbound>,
 }
@@ -129,7 +130,8 @@ impl Forge {
 
     /// Sends a request and returns the forge's JSON. Returns a denial if the status is 5xx, or if
     /// the look-up fails in the proxy, for example at the container's rate limit. Returns `None` if
-    /// policy denies the request, for any other status than 200, and if the response is not JSON.
+    /// policy denies the request, if the status is any other than 200, or if the response is not
+    /// JSON.
     async fn send(
         &self,
         requester: &Requester,

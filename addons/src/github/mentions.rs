@@ -64,7 +64,7 @@ impl Mentions {
 }
 
 /// Whether a text begins with the login as a whole word. `copilot-fan` and `copilot_x` are other
-/// logins; the `_` of `_@copilot_` ends an emphasis.
+/// logins. A `-` or `_` at the end is not part of a login: in `_@copilot_`, it ends an emphasis.
 fn begins_with_word(text: &str, name: &str) -> bool {
     let begins = text.get(..name.len());
     if !begins.is_some_and(|begins| begins.eq_ignore_ascii_case(name)) {
@@ -84,7 +84,8 @@ fn rendered(text: &str, keeps_tags: bool) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     let mut tags = Tags {
-        // If tags are kept, no end is searched for, as if there were none.
+        // To keep tags, both searches for an end are marked as having found none, so `skip` skips
+        // nothing.
         no_comment_ends: keeps_tags,
         no_tag_ends: keeps_tags,
     };
@@ -131,8 +132,8 @@ fn reference(markup: &str) -> Option<(char, &str)> {
     Some((char::from_u32(character)?, rest))
 }
 
-/// Skips a backslash that escapes punctuation (Markdown does not render it), and returns the rest,
-/// punctuation included.
+/// Skips a backslash that escapes punctuation, since Markdown does not render the backslash.
+/// Returns the rest, punctuation included.
 fn escape(markup: &str) -> Option<&str> {
     let rest = markup.strip_prefix('\\')?;
     rest.starts_with(|c: char| c.is_ascii_punctuation())

@@ -262,7 +262,8 @@ fn admit(flow: &mut Flow, request: &mut Request, access: Access) {
 }
 
 /// Removes query parameters that override the method, and replaces a content type with which the
-/// server would parse the body as a form: both would turn the judged request into another one.
+/// server would parse the body as a form. With either, the server could execute another request
+/// than the one that is judged.
 fn clean(request: &mut Request) {
     if let Some(query) = &request.query {
         let kept: Vec<&str> = query.split('&').filter(|pair| !overrides(pair)).collect();

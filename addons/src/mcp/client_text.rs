@@ -77,7 +77,7 @@ impl Mcp {
     }
 
     /// Whether the server of a message lists tools, and none of them reaches the open world. A tool
-    /// that is blocked because its definition changed counts as reaching it.
+    /// that is blocked because its definition changed counts as reaching the open world.
     fn is_closed_world(&self, frame: &Frame, container: &Container, target: &Target) -> bool {
         let is_closed = |tool: &Arc<Definition>| {
             let rule = self

@@ -18,8 +18,8 @@ pub(super) const DENY_ABORT: &str = "deny_abort";
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) server: Arc<str>,
-    /// The server's own name for the tool; `None` unless the message is a `tools/call`, or a
-    /// client's answer that is judged like a tool call.
+    /// The server's own name for the tool. Present only for a `tools/call`, and for a client's
+    /// answer that is judged like a tool call.
     pub(super) tool: Option<Arc<str>>,
 }
 

@@ -174,9 +174,10 @@ impl Mcp {
         prepared.unwrap_or_else(|_panicked| Err(Denial::panicked()))
     }
 
-    /// Denies a call, or a client's answer during the call, if the container's abort latch is set,
-    /// if the tool is blocked because its definition changed, or if the tool reaches the open world
-    /// and the container's security level excludes the open world.
+    /// Denies a call, or a client's answer during the call, in each of these cases:
+    /// - The container's abort latch is set.
+    /// - The tool is blocked because its definition changed.
+    /// - The tool reaches the open world, and the container's security level excludes it.
     fn admit(&self, flow: &mut Flow, call: &ToolCall<'_>) -> Verdict {
         let (target, definition) = (&call.target, &*call.definition);
         check_latch(flow, call.container, target)?;

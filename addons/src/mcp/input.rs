@@ -76,8 +76,8 @@ impl Question<'_> {
         let session = flow.find_slot::<McpSession>();
         input.text_or_null("session", session.map(|session| &*session.0));
         input.text("security_level", self.container.level().as_str());
-        // Annotations are formatted only if a policy reads them. Otherwise the size of the input
-        // lacks their length, which is small.
+        // Annotations are formatted only if a policy reads them. `PolicyInput::bytes` counts other
+        // unread members, but not unread annotations. The difference is negligible.
         if input.reads("annotations") {
             input.json("annotations", &self.annotations_json());
         }

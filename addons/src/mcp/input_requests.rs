@@ -17,12 +17,14 @@ use crate::raw_json::{Members, ObjectText, RawJsonError};
 const INPUT_REQUEST_METHODS: [&str; 3] = [ELICITATION, "sampling/createMessage", "roots/list"];
 const ELICITATION: &str = "elicitation/create";
 /// Limit on the requests to the client in one response, since the policies are evaluated for each.
-/// A response with more is denied if a policy covers a method that such requests may have. For a
-/// legacy client of a modern server, the gateway refuses more in any case.
+/// If a policy covers a method that such a request may have, a response with more requests is
+/// denied. For a legacy client of a modern server, the gateway refuses such a response even if no
+/// policy covers its requests.
 pub const MAX_INPUT_REQUESTS: usize = 16;
 
 impl Mcp {
-    /// Judges each request to the client in a response as if the server had sent it by itself.
+    /// Judges each request to the client in a response as if the server had sent the request in a
+    /// separate message.
     pub(super) async fn judge_input(
         &self,
         flow: &mut Flow,

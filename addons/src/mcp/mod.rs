@@ -42,7 +42,7 @@ pub use suspicious::looks_like_instruction;
 
 const TOOLS_CALL: &str = "tools/call";
 
-/// Ports of the addon.
+/// The services of the proxy that the addon uses.
 #[derive(Clone)]
 pub struct McpPorts {
     /// Evaluates policies.
@@ -51,8 +51,8 @@ pub struct McpPorts {
     pub records: Arc<dyn LeaseRecords>,
     /// Requests approvals from people.
     pub approvals: Arc<dyn Approvals>,
-    /// Reads large params and results on a blocking thread, and completes writes to `records` even
-    /// if their request ends first.
+    /// Reads large params and results on a blocking thread. Completes a write to `records` even if
+    /// the request that caused the write ends first.
     pub tasks: Arc<dyn Tasks>,
 }
 

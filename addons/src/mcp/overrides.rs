@@ -46,9 +46,10 @@ impl McpSettings {
 }
 
 impl OverrideRule {
-    /// How specific the entry is for a container: 0 for an entry without patterns, `None` for one
-    /// with patterns of which none matches. Otherwise the most specific of the matching patterns
-    /// counts: the exact id, or else the pattern with the most characters besides `*`.
+    /// How specific the entry is for a container. `None` if the entry has patterns and none of them
+    /// matches. An entry without patterns has the lowest specificity, 0. For any other entry, the
+    /// most specific matching pattern counts: the exact id if it is listed, otherwise the pattern
+    /// with the most characters besides `*`.
     fn specificity(&self, id: &str) -> Option<usize> {
         if self.containers.is_empty() {
             return Some(0);

@@ -133,14 +133,15 @@ impl Mcp {
     /// latch cannot be written to disk, logs an error. The latch then holds until a restart.
     async fn latch(&self, flow: &Flow, container: &Arc<Container>) {
         let stored = flow.effect(|| {
-            // Before the write, so that no other call of the container passes meanwhile.
+            // The latch is set before the write, so that no other call of the container passes
+            // during the write.
             container.abort();
             let (records, container) = (Arc::clone(&self.ports.records), Arc::clone(container));
             let reached = Standing {
                 aborted: true,
                 ..Standing::default()
             };
-            // In a task, so that a client cannot prevent the write by disconnecting.
+            // The write runs in a task, so that a client cannot prevent it by disconnecting.
             self.ports
                 .tasks
                 .run(async move { records.reach(&container, reached).await })

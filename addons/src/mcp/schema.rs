@@ -13,8 +13,8 @@ use crate::raw_json::Node;
 /// A field to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HiddenField<'f> {
-    /// The field's path: the names of the properties from the root to the field. An array on the way
-    /// has no name.
+    /// The field's path: the names of the properties from the root to the field. An array adds no
+    /// name to the path.
     pub(super) path: &'f [&'f str],
     /// Whether the proxy adds a value for the field to each call.
     pub(super) has_default: bool,
@@ -352,8 +352,8 @@ fn definition<'n, 's>(schema: &'n Node<'s>, keyword: &str, name: &str) -> Option
     schema.get(keyword)?.get(name)
 }
 
-/// The definitions that references outside `$defs` and `definitions` reach, directly or through
-/// other definitions.
+/// The definitions that are reachable, directly or through other definitions, from references
+/// outside `$defs` and `definitions`.
 fn used_definitions(schema: &Node<'_>) -> Vec<(&'static str, String)> {
     let mut seen = HashSet::new();
     let mut used = Vec::new();

@@ -5,9 +5,9 @@ use std::ops::Range;
 use super::json::{beginning, excerpt, host, member, optional, socket_address};
 use super::line::{AuditLine, Cost, McpLine};
 
-/// The initial capacity in bytes, which suffices for most lines. A line can have 11 KiB: a path of
-/// 1 KiB and a policy's reason of 512 bytes, each byte of which may become an escape of six bytes,
-/// and 2 KiB of other members.
+/// The initial capacity in bytes, which suffices for most lines. A line can have 11 KiB: 9 KiB for
+/// a path of 1 KiB and a policy's reason of 512 bytes, whose bytes may each become an escape of six
+/// bytes, and 2 KiB for the other members.
 const TYPICAL_LENGTH: usize = 512;
 
 pub(super) struct EncodedLine {

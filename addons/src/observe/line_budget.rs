@@ -1,5 +1,5 @@
-//! The budget of a lease, of unknown sources or of the proxy's own flows in the audit log, and the
-//! folding of lines beyond it.
+//! Budgets of lines in the audit log, and the folding of lines beyond a budget. Each lease has a
+//! budget, all unknown sources share one, and the proxy's own flows share one.
 //!
 //! Three quarters of the bytes are for lines that are written as their flows end. A line beyond
 //! this share, or beyond the limit on lines, is held for up to a minute. Held lines are folded:
@@ -123,8 +123,8 @@ impl Budget {
         fits
     }
 
-    /// Folds the line into an equal one, or holds it until the next flush. If the budget has no
-    /// space for another line in full, does so with the line's coarse form.
+    /// Folds the line into an equal held line, or holds the line until the next flush. If the
+    /// budget has no space for another line in full, folds or holds the line's coarse form instead.
     pub(super) fn fold(&self, line: &AuditLine<'_>, written: EncodedLine, now: Instant) {
         // Declared before the lock's guard, so that the line is freed after the lock is released.
         let mut foldable = written.foldable();
@@ -210,7 +210,7 @@ impl Drop for Budget {
     }
 }
 
-/// The bytes in the log of a line with this length.
+/// The number of bytes that a line of this length takes in the log.
 fn in_the_log(length: usize) -> u32 {
     u32::try_from(length + CHAIN_BYTES).unwrap_or(u32::MAX)
 }

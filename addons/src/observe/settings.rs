@@ -16,8 +16,8 @@ const BYTES_PER_MINUTE: NonZeroU32 = at_least_one(2 << 20);
 /// together, and to the flows of all unknown sources together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditSettings {
-    /// Lines in any minute. Up to 512 folded lines come on top, and coarse lines: one for each
-    /// combination of a flow's kind, outcome and code.
+    /// Lines in any minute. Folded lines come on top: up to 512 lines in full, and one coarse line
+    /// for each combination of a flow's kind, outcome and code.
     pub lines_per_minute_per_container: NonZeroU32,
     /// Bytes in any minute, folded lines included. Coarse lines come on top, with at most 128 KiB
     /// per minute, and as much again when the lease ends.

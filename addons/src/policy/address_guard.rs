@@ -1,5 +1,6 @@
-//! Denies the proxy's own listeners, and addresses outside the public internet that
-//! `upstream.allow_private` does not open. The name that resolves to an address does not matter.
+//! Denies dials to the proxy's own listeners, and dials to addresses outside the public internet.
+//! `upstream.allow_private` opens ranges outside the public internet. The name that resolves to an
+//! address does not matter.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;

@@ -105,9 +105,9 @@ impl Policy {
         }
     }
 
-    /// Denies a dial to a guarded address. Gives a hint to open the address only if an operator can
-    /// have a service there: not for a metadata service, a listener of the proxy, or an address
-    /// outside the private networks.
+    /// Denies a dial to a guarded address. The denial has a hint to open the address only if an
+    /// operator can have a service there. It has no hint for a metadata service, a listener of the
+    /// proxy, or an address outside the private networks.
     fn address_denied(&self, host: &Host, address: SocketAddr) -> Denial {
         let ip = address.ip();
         let sentence = match host {
@@ -134,8 +134,8 @@ fn delegation(flow: &Flow) -> Option<Arc<Delegation>> {
     }
 }
 
-/// Permits the hosts and ports of a principal's list: over TLS, or in clear text as well if the
-/// principal trusts private addresses.
+/// Permits the hosts and ports of a principal's list over TLS. Permits them in clear text only if
+/// the principal trusts private addresses.
 fn permit_own_destination(flow: &mut Flow, system: &System) -> Verdict {
     let is_safe = flow.scheme() == Scheme::Https || system.trust_private;
     let is_listed = own_ports(flow, system).contains(&flow.port());

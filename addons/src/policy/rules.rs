@@ -36,11 +36,12 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether TLS to hosts of the pattern must be decrypted because of this rule. A rule without
-    /// methods and paths decides on the tunnel, so it needs no decryption. Any other rule that
-    /// denies or asks needs decryption. Any other rule that allows needs it only if a rule in
-    /// `later` denies or asks by host alone: the rule that allows lets the tunnel pass, so each
-    /// request in the tunnel must be judged.
+    /// Whether TLS to hosts of the pattern must be decrypted because of this rule:
+    /// - A rule without methods and paths decides on the tunnel, so it needs no decryption.
+    /// - A rule with methods or paths that denies or asks needs decryption.
+    /// - A rule with methods or paths that allows lets every tunnel pass. It needs decryption only
+    ///   if a rule in `later` denies or asks by host alone, since the requests in the tunnel must
+    ///   then be judged.
     pub(super) fn must_read(&self, pattern: &HostPattern, later: &[Self]) -> bool {
         let denies_others = |rule: &Self| {
             let mut hosts = self.hosts.iter();

@@ -41,7 +41,7 @@ impl PolicySettings {
         }
     }
 
-    /// Reports an error for each passthrough pattern if a rule must read requests to its hosts.
+    /// Reports an error for each passthrough pattern whose hosts need decryption because of a rule.
     pub fn check(&self, passthrough: &Passthrough<'_>) {
         let mut rules = self.rules.as_slice();
         while let [rule, later @ ..] = rules {

@@ -60,9 +60,10 @@ impl RequestLimits {
         }
     }
 
-    /// The name and rate of the bucket that a request draws from. Without an entry, this is
-    /// [`UNLISTED`]. Otherwise it is the entry's bucket, unless the limit of the host has a
-    /// narrower pattern than the entry. Such a limit has its own bucket.
+    /// The name and rate of the bucket that a request draws from:
+    /// - the bucket [`UNLISTED`] if the host has no allowlist entry
+    /// - the limit's own bucket if the host has a limit whose pattern is narrower than the entry's
+    /// - otherwise the entry's bucket, with the rate of the host's limit or the default rate
     pub(super) fn bucket_of<'a>(
         &'a self,
         host: &Host,

@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use super::RawJsonError;
 use crate::strict_json::after_string;
 
-/// A position in a JSON text. At the end of the text, values are empty and closing brackets are
-/// found, so that every loop ends even if the text is invalid.
+/// A position in a JSON text. At the end of the text, [`skip_value`](Self::skip_value) returns an
+/// empty value and [`take`](Self::take) reports any closing bracket as consumed, so that every loop
+/// ends even if the text is invalid.
 pub(super) struct Cursor<'a> {
     rest: &'a str,
 }

@@ -72,8 +72,8 @@ impl<'a> Members<'a> {
         found.map(|(_, value)| *value)
     }
 
-    /// The text of a member that is a string; `None` if it is absent, another value, or a string
-    /// with an unpaired surrogate.
+    /// The text of a member that is a string. `None` if the member is absent or not a string, or if
+    /// the string has an unpaired surrogate.
     pub fn text(&self, key: &str) -> Option<Cow<'a, str>> {
         cursor::decode(self.get(key)?)
     }
@@ -84,7 +84,7 @@ impl<'a> Members<'a> {
         self.get(key).map(Self::parse).transpose()
     }
 
-    /// The elements of a member that is an array; empty if it is absent or another value.
+    /// The elements of a member that is an array; empty if the member is absent or not an array.
     pub fn elements(&self, key: &str) -> Vec<&'a str> {
         let mut cursor = Cursor::new(self.get(key).unwrap_or_default());
         let mut elements = Vec::new();

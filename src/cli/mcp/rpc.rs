@@ -31,8 +31,8 @@ pub fn next_cursor(result: &RawValue) -> Option<String> {
     text_member(result, "nextCursor")
 }
 
-/// Makes the params of a request for a page of a list: the `_meta` of the params `call`, and the
-/// cursor of the page.
+/// Makes the params of a request for one page of a list. They contain the cursor of the page, and
+/// the `_meta` of `call`, which are the params of the client's request.
 pub fn page_params(call: Option<&RawValue>, cursor: Option<&str>) -> Option<Box<RawValue>> {
     let call = call.and_then(|params| Members::read(params).ok());
     let meta = call.as_ref().and_then(|params| params.get("_meta"));

@@ -82,8 +82,9 @@ fn setting(line: &str) -> Option<(String, &str)> {
     Some((key.to_ascii_lowercase(), value.unwrap_or_default().trim()))
 }
 
-/// The work tree of a repository. The git directory of a submodule is in that of the outer
-/// repository, and its setting `core.worktree` names the work tree.
+/// The work tree of a repository: the parent of its git directory, except for a submodule. The git
+/// directory of a submodule is inside the git directory of the outer repository, and the
+/// submodule's setting `core.worktree` names the work tree.
 fn work_tree<'a>(git: &Path, settings: impl Iterator<Item = (String, &'a str)>) -> PathBuf {
     let beside = git.parent().unwrap_or(git);
     let outer = git.ancestors().skip(1);

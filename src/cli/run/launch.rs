@@ -225,7 +225,7 @@ impl Parts {
                 path = self.file_watch.lost() => return Err(replaced(&path)),
                 _ = self.renewal.tick(), if self.appliance.is_none() => {
                     // Errors are ignored: the server may be reachable again before the lease
-                    // expires. The timeout limits how long a server that hangs delays events.
+                    // expires. The timeout limits the delay of other events if the server hangs.
                     let renewed = timeout(RENEWAL_TIMEOUT, self.registration.renew()).await;
                     if let Ok(Ok(true)) = renewed {
                         self.sandbox.forward_to(Some(&self.registration.listener));

@@ -164,8 +164,9 @@ impl Logins {
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let token = self.github_token.iter();
         let mut variables: Vec<_> = token.map(|token| ("GITHUB_TOKEN", token.clone())).collect();
-        // A subscription is preferred to a key: two active entries for one host would conflict, and
-        // an entry with an empty key is inactive.
+        // Claude's login is preferred to the API key. Two active entries for one host would
+        // conflict, so the variable of the key is set to an empty value, which makes the entry of
+        // the key inactive.
         if claude(&self.files).is_some() {
             variables.push((CLAUDE_KEY, String::new()));
         }

@@ -114,9 +114,9 @@ impl Protected {
     }
 
     /// Protects files and directories whose names the host obeys, at any depth of a writable
-    /// directory. Directly in that directory, protects the names of [`OBEYED`] even if they are
-    /// missing; also `.git` and `HEAD`, unless the directory has a repository or is itself a git
-    /// directory.
+    /// directory. The names of [`OBEYED`] directly in the directory are protected even if they are
+    /// missing. If the directory has no repository and is not itself a git directory, `.git` and
+    /// `HEAD` are protected in the same way.
     fn add_root(&mut self, root: &Path) -> Result<(), String> {
         let git = root.join(".git");
         if git_directory::is_one(root) {

@@ -51,8 +51,9 @@ impl Registration {
         Ok(registration)
     }
 
-    /// Registers the container, or extends its lease. Returns whether `listener` has changed,
-    /// because this is the first lease or the previous one had ended.
+    /// Registers the container, or extends its lease. If the lease has ended, the container gets a
+    /// new lease with another listener. Returns whether `listener` has changed; the first call
+    /// returns `true`.
     pub async fn renew(&mut self) -> Result<bool, Failure> {
         let end = OffsetDateTime::now_utc() + self.lifetime;
         let end = end.format(&Rfc3339).map_err(Failure::internal)?;

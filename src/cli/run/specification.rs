@@ -109,8 +109,8 @@ pub fn specification(
     })
 }
 
-/// Returns the placeholders for the credentials that the proxy injects: files, each as its path
-/// below the home directory and its text, and environment variables. If one of the variables is for
+/// Returns the placeholders for the credentials that the proxy injects, as files and as environment
+/// variables. A file has a path below the home directory and a text. If one of the variables is for
 /// Claude, [`CLAUDE_SETTINGS`] is one of the files.
 fn placeholder_logins(
     settings: &SandboxSettings,

@@ -259,7 +259,8 @@ pub fn stop_ourselves(terminal: Option<&HostTerminal>) {
 }
 
 /// Copies the keyboard's input to the pseudo-terminal. Unless `interactive` is set, the terminal is
-/// in canonical mode and turns Ctrl-D into an empty read; each one is sent as [`END_OF_INPUT`].
+/// in canonical mode and turns Ctrl-D into an empty read. Every empty read is then sent as
+/// [`END_OF_INPUT`].
 async fn copy_input(mut from: pipe::Receiver, mut to: pipe::Sender, interactive: bool) {
     let mut keys = [0; INPUT];
     loop {

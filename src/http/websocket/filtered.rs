@@ -16,9 +16,9 @@ use super::messages::{Failure, Messages};
 /// the relay.
 const READ: usize = 8 * 1024 - MAX_HEAD;
 
-/// The number of bytes that are still read from the client after the proxy closed the WebSocket;
-/// more end the relay. Closing the socket at once would reset the connection, and the client might
-/// not read the close frame.
+/// Limit on the bytes that are read from the client, and discarded, after the proxy has closed the
+/// WebSocket. Further bytes end the relay. Closing the socket at once would reset the connection,
+/// and the client might not read the close frame.
 const DISCARDED: usize = 64 * 1024;
 
 /// An upstream whose messages are filtered. Writes pass unchanged.

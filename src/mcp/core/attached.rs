@@ -69,7 +69,7 @@ pub(super) struct Attached {
     pub events: Events,
     pub interest: Interest,
     pub preferences: Arc<ClientPreferences>,
-    /// Has a clone for each request outside calls that waits for the client.
+    /// Counts the requests outside calls that wait for the client: each holds a clone.
     pub open_requests: Arc<()>,
 }
 

@@ -63,8 +63,8 @@ impl Core {
         }
     }
 
-    /// Records instructions that look like an attack in the audit, as the server's response to a
-    /// handshake.
+    /// If a server's instructions look like an attack, writes an audit record of a handshake with
+    /// that server, marked as suspicious.
     fn flag(&self, caller: &Caller, mount: &Mount, instructions: &str) {
         let end = instructions.floor_char_boundary(MAX_INSTRUCTIONS);
         if !looks_like_instruction(instructions.get(..end).unwrap_or_default()) {

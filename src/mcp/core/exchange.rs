@@ -137,7 +137,7 @@ impl Core {
     }
 }
 
-/// Why a request has no response that may be returned.
+/// Why the client gets an error of the gateway instead of the server's response.
 pub(super) enum Failure {
     /// The chain denied the request or the response, or the server failed.
     Denied(Denial),

@@ -34,8 +34,8 @@ pub(super) struct Lease {
     /// Subscriptions and log levels by the client's session; dropped with the session.
     preferences: Mutex<Vec<(Weak<Caller>, Arc<ClientPreferences>)>>,
     views: Mutex<VecDeque<Arc<View>>>,
-    /// Servers whose list was not read in time. Lists do not wait for such a server until the
-    /// reading ends.
+    /// Servers with a list that was not read in time and is still being read. Meanwhile, lists do
+    /// not wait for such a server.
     slow: Mutex<HashSet<Arc<str>>>,
     learned: Mutex<Learned>,
     calls: Arc<Semaphore>,
@@ -165,7 +165,7 @@ impl Lease {
             .collect()
     }
 
-    /// Whether a list of the server was not read in time, and the reading has not ended since.
+    /// Whether a list of the server was not read in time and is still being read.
     pub fn is_slow(&self, server: &str) -> bool {
         self.slow.lock().contains(server)
     }

@@ -82,7 +82,8 @@ impl Core {
         }
     }
 
-    /// Listens until the stream ends; only for changes of lists if the chain denies the URIs.
+    /// Listens until the stream ends. If the chain denies a filter with URIs, listens without the
+    /// URIs, only for changes of lists.
     async fn listen_as_permitted(
         self: &Arc<Self>,
         pooled: &Arc<Pooled>,

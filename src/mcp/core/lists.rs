@@ -2,9 +2,9 @@
 //!
 //! A server that fails or does not respond in time does not make an aggregated list fail. The list
 //! contains the last known entries of that server; if none are known, the list leaves the server
-//! out. A list waits at most [`LIST_TIMEOUT`] for a server. After a timeout, lists of the lease do
-//! not wait for that server until it responds or fails. When it responds, clients get
-//! `list_changed` for each list that differs.
+//! out. A list waits at most [`LIST_TIMEOUT`] for a server. After a timeout, lists of the lease no
+//! longer wait for that server; they wait again once it has responded or failed. When it responds,
+//! clients get `list_changed` for each list that differs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -180,8 +180,8 @@ impl Core {
     }
 
     /// The tools of a server, by which the chain decides whether a client's text may reach the
-    /// server; `None` if they are not known. Also `None` while the container's level does not
-    /// exclude the open world, since the chain does not need them then.
+    /// server; `None` if the tools are not known. Also `None` if the container's level permits the
+    /// open world: the chain then does not need the tools.
     pub(super) fn server_tools<'a>(
         self: &'a Arc<Self>,
         caller: &'a Arc<Caller>,
@@ -205,8 +205,8 @@ impl Core {
         mount: &Arc<Mount>,
     ) -> Option<Arc<T>> {
         let pooled = self.session(caller, mount).now_or_never()?.ok()?;
-        // `read_within_timeout` reads a list that is not cached, in a task that outlives a
-        // disconnected client.
+        // A list that is not cached is left to `read_within_timeout`, whose task continues if the
+        // client disconnects.
         let is_cached = pooled.catalog.has(kind.list);
         let read = is_cached.then(|| (kind.read)(pooled.catalog.clone()).now_or_never());
         read??.ok()

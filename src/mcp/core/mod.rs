@@ -152,8 +152,8 @@ impl Core {
         self.route(&request).await
     }
 
-    /// Dispatches by method. The future for methods other than `tools/call` is boxed: it takes
-    /// kilobytes, which each of the far more frequent tool calls would otherwise reserve.
+    /// Dispatches by method. The future for methods other than `tools/call` takes kilobytes. It is
+    /// boxed, so that the future of a tool call, the most frequent request, stays small.
     async fn route(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
         match &*request.method {
             "tools/call" => self.call_tool(request).await,

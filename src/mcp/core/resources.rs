@@ -72,7 +72,8 @@ impl Core {
                 let (known, _) = lease.sessions.get(caller, &target.mount, &target.pooled);
                 known.subscribed.lock().insert(Arc::clone(&uri));
             }
-            // `subscriptions/listen` sends all subscriptions of the lease to the server.
+            // The call of `interest_changed` below sends the server the subscription, in a
+            // `subscriptions/listen` request.
             Era::Modern => {
                 let accepted = async { object(caller.version, &[], false) };
                 self.respond_for(Some(&target), request, accepted).await?;
@@ -201,8 +202,11 @@ impl Core {
         Some(owner.settings())
     }
 
-    /// The first server that lists a template. If there is no such server, the only server or, of
-    /// several servers, the first that lists this text as a URI or has a template that matches it.
+    /// The server for a template; the first of these that exists:
+    ///
+    /// - the first server that lists the template,
+    /// - the only server that the caller sees,
+    /// - the first server that lists the text as a URI, or a template that matches the text.
     async fn template_owner(
         self: &Arc<Self>,
         caller: &Arc<Caller>,

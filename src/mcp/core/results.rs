@@ -32,7 +32,8 @@ pub(super) fn for_client(
     }
 }
 
-/// Adds the missing members that modern results require; to a cacheable result also [`NO_CACHE`].
+/// Adds the members that a modern result requires and that `result` lacks. For a cacheable result,
+/// these include [`NO_CACHE`].
 fn complete(result: Box<RawValue>, is_cacheable: bool) -> Box<RawValue> {
     let Ok(members) = Members::read(&result) else {
         return result;

@@ -1,6 +1,7 @@
-//! Keeps the subscriptions and the log level at each server equal to those that the clients of the
-//! session want. Legacy servers get requests. Modern servers get a
-//! `subscriptions/listen` stream for the subscriptions, and the log level with each request.
+//! Keeps the subscriptions and the log level in each session with a server equal to those that the
+//! clients of the session want. A legacy server gets a request for each change. For a modern
+//! server, a `subscriptions/listen` stream carries the subscriptions, and each request carries the
+//! log level.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -87,8 +88,8 @@ impl Core {
         }
     }
 
-    /// Compares the subscriptions and the level that the clients of a session want with those at
-    /// the server. Sends the differences to the server.
+    /// Makes the subscriptions and the log level in a session equal to those that the clients of
+    /// the session want. Sends the server only the differences.
     async fn update_session(self: &Arc<Self>, known: &Arc<KnownSession>, caller: &Arc<Caller>) {
         let (Some(pooled), Some(mount)) = (known.pooled(), known.mount.upgrade()) else {
             return;

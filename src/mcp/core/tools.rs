@@ -54,7 +54,7 @@ impl Core {
             Some((settings, tool)) if self.has_tools_of(caller, &settings) => {
                 Some((settings, tool))
             }
-            // The tool is unknown, or its server's list is outdated or not read in this session. A
+            // The tool is unknown, or this session has no current list of its server's tools. A
             // changed definition must be compared with the accepted definition before the call.
             _ => self.find_tool(caller, &exposed, true).await,
         };

@@ -46,8 +46,8 @@ impl Core {
         }
     }
 
-    /// Handles a message of a lease's session. A request goes to the client that was attached last
-    /// and can answer it.
+    /// Handles a message of a lease's session. A request goes to the most recently attached of the
+    /// clients that can answer it.
     async fn take_of_lease(
         self: &Arc<Self>,
         origin: &Origin,

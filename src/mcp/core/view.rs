@@ -38,8 +38,8 @@ pub(super) struct PromptView {
     pub exposed: ExposedPrompts,
 }
 
-/// The values that a view was built from. They are compared by address; the view holds them, so
-/// that no other value gets the same address.
+/// The values that a view was built from. They are compared by address. Since the view keeps them
+/// alive, no other value can have the same address.
 struct Inputs<T: ?Sized> {
     settings: Arc<McpSettings>,
     lists: Vec<Listed<T>>,

@@ -7,8 +7,10 @@ use super::lease::Lease;
 use super::{Caller, Core, Event, List};
 
 impl Core {
-    /// Starts comparing the lists of a lease with those that clients know; called after `caller`
-    /// was attached.
+    /// Compares the lists of a lease with those that clients know; called after `caller` was
+    /// attached. The first call for a lease starts a task, which compares the lists again after
+    /// each change until the lease ends. Each later call compares them once, for clients with the
+    /// caller's revision and capabilities.
     pub(super) fn watch(self: &Arc<Self>, lease: &Arc<Lease>, caller: &Arc<Caller>) {
         // The first client with this revision and these capabilities gets no notification of
         // earlier changes.
@@ -36,8 +38,8 @@ impl Core {
                         lists = changes.next() => lists,
                         lists = lease.changed.next() => lists,
                         () = &mut level_changed => {
-                            // Replaced before the comparison, so that a change during the
-                            // comparison is not missed.
+                            // The future is replaced before the comparison: the new one also
+                            // reports a change during the comparison.
                             level_changed.set(container.level_changed());
                             vec![List::Tools]
                         }

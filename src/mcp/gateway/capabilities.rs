@@ -17,9 +17,9 @@ const PASSED_ON: [(&str, &[&str]); 3] = [
     ("elicitation", &["form", "url"]),
 ];
 
-/// Reads a client's capabilities. Keeps only [`PASSED_ON`], and no text that the client chose: the
-/// chain does not judge the handshake that passes the capabilities on. Fails if the value is not an
-/// object, or is longer than [`MAX_CAPABILITIES`].
+/// Reads a client's capabilities. Keeps only [`PASSED_ON`], and no text that the client chose,
+/// since servers get the capabilities in a handshake that the chain does not judge. Fails if the
+/// value is not an object, or is longer than [`MAX_CAPABILITIES`].
 pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     let text = raw.get();
     if text.len() > MAX_CAPABILITIES {

@@ -39,7 +39,7 @@ fn is_loopback(peer: &SocketAddr) -> bool {
 
 /// The HTTP status and the body. The HTTP status is 503 if a policy could not be loaded, regardless
 /// of `on_unavailable`, or if there are servers and all of them are dead. The member `status` is
-/// `degraded` with HTTP status 503, and also if any server is degraded or dead.
+/// `degraded` if the HTTP status is 503, or if any server is degraded or dead.
 fn report(policies_loaded: bool, servers: &[MountHealth]) -> (StatusCode, Value) {
     let is_dead = |server: &MountHealth| server.state == MountState::Dead;
     let works = policies_loaded && (servers.is_empty() || !servers.iter().all(is_dead));

@@ -7,9 +7,14 @@ use http::header::{HOST, ORIGIN};
 /// Names that are allowed without being listed in `allowed_hosts`.
 const OWN_NAMES: [&str; 2] = ["localhost", "unified-proxy"];
 
-/// Refuses a request if `Host` is missing or malformed, if `Host` or `Origin` is a name other than
-/// the gateway's, or if `Origin` is not one HTTP or HTTPS origin. Address literals pass, since DNS
-/// rebinding needs a name. Entries of `allowed` are names, with or without a port.
+/// Refuses a request in each of these cases:
+///
+/// - `Host` is missing or malformed.
+/// - `Origin` is repeated, or is not an HTTP or HTTPS origin.
+/// - `Host` or `Origin` contains a name that is neither in `OWN_NAMES` nor in `allowed`.
+///
+/// Address literals pass, since DNS rebinding needs a name. Entries of `allowed` are names, with or
+/// without a port.
 pub fn check(headers: &HeaderMap, allowed: &[impl AsRef<str>]) -> Result<(), Denial> {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     if !host.is_some_and(|host| is_ours(host, 80, allowed)) {

@@ -46,7 +46,8 @@ impl LeaseState {
     }
 
     /// Opens a session with this id. At [`MAX_SESSIONS`], first closes the session that has been
-    /// idle for longest. `None` if none is idle, or if the lease has ended.
+    /// idle for longest, and returns `None` if no session is idle. Also returns `None` if the lease
+    /// has ended.
     pub fn open_session(
         &self,
         id: &str,

@@ -1,5 +1,5 @@
-//! Charges long messages to the memory for buffered bodies. A message is charged until it is sent
-//! and, in a resumable stream, no longer kept.
+//! Charges long messages to the memory for buffered bodies. A message is charged until it is sent.
+//! A message of a resumable stream stays charged while the stream keeps it.
 
 use std::sync::Arc;
 

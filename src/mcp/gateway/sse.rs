@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 /// A comment, which keeps an idle connection open.
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
-/// Interval of comments on an idle stream: shorter than the usual idle time-outs of proxies and
-/// load balancers, 30 s or more.
+/// Interval of comments on an idle stream. Idle timeouts of proxies and load balancers are usually
+/// 30 s or longer.
 pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The reconnection time in `retry` fields, in milliseconds.

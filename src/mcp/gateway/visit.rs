@@ -174,9 +174,9 @@ pub fn own_subject(method: &str) -> McpSubject {
     }
 }
 
-/// Checks that the request comes from the connection's container. If the quick check fails, judges
-/// the request in a dry run of the chain. If the chain does not deny it, the container that the
-/// chain found must be that of the connection.
+/// Checks that the request comes from the connection's container. If a quick check cannot confirm
+/// this, the chain judges the request in a dry run. Denies the request if the chain denies it, or
+/// finds a container other than that of the connection.
 async fn identify(request: &OriginRequest) -> Result<(), Denial> {
     let (session, snapshot) = (&request.session, &request.snapshot);
     let claimed = claimed_id(&request.head.headers);

@@ -103,10 +103,10 @@ impl<T: Clone> Cache<T> {
         }
     }
 
-    /// Reads the list unless another task just read it; concurrent callers share one reading.
-    /// Returns the list, and whether this call read it. If reading fails or takes longer than
-    /// [`READING`], returns the list that was read before, which then counts as fresh for
-    /// [`PAUSE`]; fails only if the list was never read.
+    /// Returns the list, and whether this call read it. Calls `read` only if the cached list is not
+    /// fresh. One call reads at a time. The others wait, and read only if the list is still not
+    /// fresh. If reading fails or takes longer than [`READING`], returns the list that was read
+    /// before, which then counts as fresh for [`PAUSE`]. Fails only if the list was never read.
     pub async fn read(
         &self,
         read: impl Future<Output = Result<(T, Duration), MountError>>,

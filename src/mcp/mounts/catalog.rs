@@ -1,13 +1,18 @@
 //! A server's lists of tools, prompts, resources and resource templates, as one session reads them.
 //!
-//! A list is read when it is first requested, and when it is requested after the server announced a
-//! change or an operator accepted a tool's definition. Since not every server announces changes, a
-//! list also becomes stale: in the modern era after its `ttlMs`, within bounds; in the legacy era
-//! after [`MAX_AGE_ANNOUNCED`] if the server declares that it announces changes, otherwise after
-//! [`MAX_AGE`]. A request for a stale list returns this list, and starts another reading in the
-//! background. [`ListChanges`](super::ListChanges) notifies clients if the new list differs. If a
-//! list cannot be read, the list that was read last is returned. Each request for a page of a list
-//! is a flow of the container for which the list is read.
+//! A list is read when it is first requested. It is read again when it is requested after the
+//! server announced a change or an operator accepted a tool's definition. Since not every server
+//! announces changes, a list also becomes stale after a time:
+//!
+//! - In the modern era: after its `ttlMs`, but not before [`PAUSE`] and not after
+//!   [`MAX_AGE_ANNOUNCED`].
+//! - In the legacy era: after [`MAX_AGE_ANNOUNCED`] if the server declares that it announces
+//!   changes, otherwise after [`MAX_AGE`].
+//!
+//! A request for a stale list returns this list, and starts another reading in the background.
+//! [`ListChanges`](super::ListChanges) notifies clients if the new list differs. If a list cannot
+//! be read, the list that was read last is returned. Each request for a page of a list is a flow of
+//! the container for which the list is read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -136,7 +141,7 @@ impl Catalog {
     }
 
     /// Marks a list as outdated and notifies clients. Called when the server announced a change,
-    /// either outside requests or on a subscription.
+    /// either in a message that belongs to no request or on a subscription.
     pub fn changed(&self, list: List) {
         match list {
             List::Tools => self.0.tools.outdate(),

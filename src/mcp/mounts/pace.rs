@@ -24,7 +24,7 @@ impl Pace {
         }
     }
 
-    /// Returns how long to wait before the next item; `None` if it is within the limit.
+    /// Returns how long to wait before the next item; `None` if the item is within the limit.
     pub fn pause(&mut self) -> Option<Duration> {
         let elapsed = self.began.elapsed();
         if elapsed >= SECOND {

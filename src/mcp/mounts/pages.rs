@@ -64,8 +64,8 @@ impl Kind {
         }
     }
 
-    /// Whether an error means that the list is empty: a server with the capability `resources` may
-    /// implement only one of resources and templates.
+    /// Whether an error means that the list is empty. A server with the capability `resources` may
+    /// implement only one of the two lists, resources or templates.
     pub fn may_be_missing(self, error: &RpcError) -> bool {
         error.code == METHOD_NOT_FOUND && matches!(self, Self::Resources | Self::Templates)
     }

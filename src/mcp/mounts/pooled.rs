@@ -21,8 +21,8 @@ pub struct Pooled {
     pub session: Arc<dyn MountSession>,
     /// The server's lists.
     pub catalog: Catalog,
-    /// Takes the server's messages that belong to no request. Other queues for the session's
-    /// messages outside calls are charged to the same memory.
+    /// Takes the server's messages that belong to no request. The queues for the messages of
+    /// subscriptions are created with `Events::another`, so they are charged to the same memory.
     pub unsolicited: Events,
     /// Has [`MAX_CALLS`] permits, one for each request under way. Closed when the gateway ends the
     /// session.

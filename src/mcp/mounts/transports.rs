@@ -21,8 +21,8 @@ pub struct ServerTransports {
     pub machine: Arc<Machine>,
     /// Parts that servers over HTTP share.
     pub http: HttpParts,
-    /// The metrics in which each server gets a time series of changed definitions, with 0 before
-    /// the first change.
+    /// Counts changed definitions of tools. Creating a server's transport also creates the server's
+    /// time series, with the value 0.
     pub metrics: McpMetrics,
 }
 
@@ -75,8 +75,9 @@ impl Transports for ServerTransports {
     }
 }
 
-/// Settings for [`StdioTransport`] with the command of an e2b server. With the other values, the
-/// transport logs no warning and opens no listener before [`E2b`] refuses to start the process.
+/// Settings for [`StdioTransport`] with the command of an e2b server. [`E2b`] refuses to start the
+/// process. The values other than the command make sure that the transport logs no warning and
+/// opens no listener before that.
 fn of_e2b(settings: &E2bSettings) -> StdioSettings {
     StdioSettings {
         command: settings.command.clone(),

@@ -15,7 +15,7 @@ pub(super) struct UriTemplate(Regex);
 impl UriTemplate {
     /// Compiles a template; `None` if an expression is empty or not closed, or if the template
     /// exceeds a bound. Other errors are not detected. The values of variables are not known, so an
-    /// expression matches any text that it may produce, except that an expression without an
+    /// expression matches any text that it may produce. Exception: an expression without an
     /// operator does not match the empty text.
     pub fn parse(template: &str) -> Option<Self> {
         if template.len() > MAX_LENGTH || template.matches('{').count() > MAX_EXPRESSIONS {

@@ -4,8 +4,8 @@ use std::io;
 
 use thiserror::Error;
 
-/// Why a bundle could not be loaded. The text names the file, if only one is at fault, and the
-/// reason.
+/// Why a bundle could not be loaded. The text names the reason and, if a single file is at fault,
+/// that file.
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// A file or directory cannot be read: its path and the I/O error.
@@ -35,7 +35,8 @@ pub enum LoadError {
     /// The files together have more bytes than this limit.
     #[error("the bundle has more than {0} bytes unpacked")]
     TooLarge(u64),
-    /// The content of a file is refused: its path, and the reason with what to change.
+    /// The content of a file is refused: the path of the file, and a text that names the reason and
+    /// may name the change to make.
     #[error("{0}: {1}")]
     File(String, String),
     /// regorus refused the policies or the data, or the first evaluation failed or took too long.

@@ -75,7 +75,8 @@ impl Files {
     }
 
     fn add_archive(&mut self, compressed: impl Read) -> Result<(), LoadError> {
-        // Bounds headers, padding and files that are not read; `add_file` bounds the other files.
+        // `add_file` limits only the files that are read. This limit also bounds the headers, the
+        // padding and the files that are not read.
         let text = MultiGzDecoder::new(compressed).take(MAX_ARCHIVE_BYTES);
         let mut archive = Archive::new(text);
         let added = self.add_entries(&mut archive);

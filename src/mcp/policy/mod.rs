@@ -12,8 +12,8 @@
 //! of a function. If the result of a function may grow faster than its arguments, a call must
 //! therefore have literals for some or all of the arguments. A policy that calls `walk` gets only
 //! small inputs, since `walk` copies the path of each value. The memory of an evaluation is not
-//! limited: regorus can limit memory only with its own allocator. A policy that collects results in
-//! a loop can use as much memory as it fills within its time limit.
+//! limited: regorus can limit memory only with its own allocator. For a policy that collects results
+//! in a loop, only the time limit bounds the memory.
 
 mod answer;
 mod bundle;
@@ -51,8 +51,8 @@ use error::EvaluationError;
 use metrics::{FAILED, TIMED_OUT, UNAVAILABLE};
 use program::{MAX_INPUT_BYTES, Program, left};
 
-/// Limit on the time of an evaluation on a connection's thread, in nanoseconds: all other
-/// connections of the thread wait meanwhile. An evaluation that may take longer runs on a policy
+/// Limit on the time of an evaluation on a connection's thread, in nanoseconds. All other
+/// connections of the thread wait during the evaluation. An evaluation that may take longer runs on a policy
 /// thread, at the price of two switches between threads.
 const MAX_SHORT_NS: u64 = 1_000_000;
 
@@ -114,8 +114,8 @@ impl RegoEvaluator {
         method: &str,
         question: PolicyQuestion,
     ) -> Result<Decisions, EvaluatorError> {
-        // Only in the first evaluation of a message, so that a missing bundle counts once: after a
-        // redaction, the message is evaluated again.
+        // A message is evaluated again after each redaction. The check runs only in the first
+        // evaluation, so that a missing bundle is counted once for each message.
         if question.decided == 0 {
             self.check_unavailable(method)?;
         }
@@ -179,7 +179,8 @@ struct Query {
 }
 
 impl Query {
-    /// Evaluates the bundles after the first `decided`. Stops after a bundle that redacts.
+    /// Evaluates the loaded bundles for the method, except the first `decided` bundles. Stops after
+    /// a bundle that redacts.
     fn evaluate(&self, input: &PolicyInput, decided: usize) -> Result<Decisions, EvaluatorError> {
         let mut members = BTreeMap::new();
         for (name, json) in input.members() {
@@ -280,7 +281,7 @@ fn without_panic<T>(work: impl FnOnce() -> Result<T, EvaluatorError>) -> Result<
     })
 }
 
-/// The loaded bundles for a method, without the first `decided`.
+/// The loaded bundles for a method, except the first `decided` bundles.
 fn programs<'b>(
     bundles: &'b [LoadedBundle],
     method: &str,

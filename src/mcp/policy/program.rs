@@ -27,7 +27,7 @@ const SAMPLE: &str = r#"{
     "container": "", "session": "", "security_level": "Public", "annotations": {}
 }"#;
 /// Members of an input that are the same for a request and its response. The security level is not
-/// among them, since another call may raise it meanwhile.
+/// among them, since another call may raise it before the response arrives.
 const OF_REQUEST: [&str; 12] = [
     "direction",
     "method",
@@ -192,7 +192,7 @@ impl Loaded {
         engine
             .add_policy(String::new(), collector(&entrypoint))
             .map_err(policy_error)?;
-        // regorus compiles plain policies, too: it finds more errors than the compiler of plans.
+        // regorus compiles plain policies, too, since it finds more errors than `Plan::compile`.
         engine
             .compile_with_entrypoint(&ANSWER.into())
             .map_err(policy_error)?;

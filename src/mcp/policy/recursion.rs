@@ -20,7 +20,8 @@ type Rules = BTreeMap<Path, Rule>;
 #[derive(Default)]
 struct Rule {
     file: String,
-    /// Paths that the rule refers to: of rules, of packages, or below the value of a rule.
+    /// Paths that the rule refers to. Each is the path of a rule, of a package, or of a value
+    /// within the value of a rule.
     uses: BTreeSet<Path>,
 }
 

@@ -114,7 +114,8 @@ impl Syntax {
     }
 
     /// The first `with` that replaces a function by one of [`AMPLIFIERS`]: its file and the name of
-    /// the amplifier. The arguments of the calls are not checked, so any such `with` counts.
+    /// the amplifier. Any such `with` counts, since the arguments of the calls to the replaced
+    /// function are not checked.
     pub fn unbounded_replacement(&self) -> Option<(&str, String)> {
         self.find_in_rules(|kind, node| {
             let name = path(node).filter(|_| kind == "as")?.join(".");

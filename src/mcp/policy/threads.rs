@@ -22,9 +22,9 @@ const MAX_QUEUED: usize = 256;
 /// Limit on the total size of the queued inputs, in bytes. An evaluation whose input would exceed
 /// it fails with [`EvaluatorError::Busy`].
 const MAX_QUEUED_BYTES: usize = 64 << 20;
-/// Limit on the threads that replace threads whose evaluation does not end: the engine checks the
-/// clock between steps, but cannot interrupt a call of a function. At the limit, no further thread
-/// starts.
+/// Limit on the replacement threads. A thread is replaced if its evaluation does not end: the
+/// engine checks the clock between steps, but cannot interrupt a call of a function. At the limit,
+/// no further thread starts.
 const MAX_STANDINS: usize = 4;
 /// How long the caller waits after the time limit of an evaluation.
 const GRACE: Duration = Duration::from_millis(100);
@@ -175,8 +175,8 @@ impl Shared {
         }
     }
 
-    /// Starts another thread if a thread is still busy with the job and fewer than
-    /// [`MAX_STANDINS`] threads replace others.
+    /// Starts a replacement thread if the job is still running and there are fewer than
+    /// [`MAX_STANDINS`] replacement threads.
     fn give_up(self: &Arc<Self>, state: &Arc<AtomicU8>) {
         // A job that waits in the queue keeps no thread busy.
         if state.load(Ordering::Acquire) != RUNNING {
@@ -194,8 +194,8 @@ impl Shared {
             return;
         }
         let (shared, state) = (Arc::clone(self), Arc::clone(state));
-        // The new thread gives the job up, so that the old thread goes on if no thread can start or
-        // the job ends first.
+        // The new thread, not this one, marks the job as given up. The old thread therefore
+        // continues to serve if the new thread cannot start, or if the job ends before the mark.
         let stand_in = move || {
             let stuck =
                 state.compare_exchange(RUNNING, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire);

@@ -1,5 +1,5 @@
-//! Reads `data.yaml` as JSON: one document of YAML without anchors, aliases and tags, like the
-//! configuration.
+//! Reads `data.yaml` as JSON. As in the configuration, the file must be one document of YAML
+//! without anchors, aliases and tags.
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Number, Value};

@@ -61,10 +61,10 @@ const LIBRARIES: [&str; 7] = [
 /// Entries for programs outside the system's directories: known parts of the home directory without
 /// secrets, every directory of PATH, and the command's own program.
 ///
-/// `home` is the home directory inside the sandbox. No entry shows the whole of the machine's
-/// directory at that path, or of a directory above it. `real_home` is the home directory outside,
-/// if parts of it are shown. `resolve` returns the target of a path, or `None` to leave the path
-/// out, for example because a process inside a sandbox could change it.
+/// `home` is the home directory inside the sandbox. The machine's directory at that path and the
+/// directories above it are never shown as a whole. `real_home` is the home directory outside, if
+/// parts of it are shown. `resolve` returns the target of a path, or `None` to leave the path out,
+/// for example because a process inside a sandbox could change it.
 pub fn programs(
     home: &Path,
     real_home: Option<&Path>,
@@ -104,10 +104,11 @@ pub fn programs(
     entries
 }
 
-/// Returns a directory of PATH and, if its name is `bin` or `sbin`, those of [`LIBRARIES`] beside
-/// it that exist. Returns only the directory itself if it is below the home directory, where
-/// `share` and `lib` hold other files too, or in a directory of the system, whose libraries are
-/// visible anyway.
+/// Returns a directory of PATH. If its name is `bin` or `sbin`, also returns the directories of
+/// [`LIBRARIES`] that exist beside it, except
+///
+/// - below the home directory, where `share` and `lib` hold other files too,
+/// - in a directory of the system, whose libraries are visible anyway.
 fn with_libraries(directory: PathBuf, home: &Path) -> Vec<PathBuf> {
     let is_bin = directory.ends_with("bin") || directory.ends_with("sbin");
     let beside = directory

@@ -20,9 +20,9 @@ const OF_PACKAGES: [&str; 4] = ["/usr", "/nix", "/gnu", "/snap"];
 const MAX_FILES: usize = 2_000_000;
 
 /// Entries that hide the host's Unix sockets below the bind mounts. `searched` are mounted
-/// directories that the caller has searched for sockets. Fails if the table cannot be read. If a
-/// socket of the machine has a relative address, also fails if the directories to search have more
-/// than `MAX_FILES` entries.
+/// directories that the caller has searched for sockets. The other directories are searched only if
+/// a socket of the machine has a relative address. Fails if the table cannot be read, or if the
+/// searched directories have more than `MAX_FILES` entries.
 pub fn hidden_sockets(entries: &[Entry], searched: &[PathBuf]) -> Result<Vec<Entry>, String> {
     // Addresses need not be UTF-8.
     let table = fs::read(TABLE).map_err(|error| format!("{TABLE}: {error}"))?;

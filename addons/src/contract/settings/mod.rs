@@ -1,7 +1,7 @@
 //! The reader of configuration files, with which each addon decodes its own settings.
 //!
-//! A [`Document`] is a file as a tree whose nodes have a line and a column (`tree`). The variables
-//! in its scalars are expanded (`expand`). [`Fields`] and [`Setting`] read values from the tree and
+//! A [`Document`] is a file as a tree whose nodes have a line and a column (module `tree`). Module
+//! `expand` expands the variables in its scalars. [`Fields`] and [`Setting`] read values and
 //! report every error with file, line, column and key path. Several readers may share a mapping:
 //! each claims its keys, and keys that no reader claimed are refused at the end.
 

@@ -267,8 +267,8 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// The text of a scalar that is written without quotes or comes from a variable, as a number or
-    /// a boolean must be. Reports `wrong` for any other value.
+    /// The text of a scalar that is written without quotes or comes from a variable. A number or a
+    /// boolean must be such a scalar. Reports `wrong` for any other value.
     pub fn plain(&self, wrong: &str) -> Option<&'a str> {
         let scalar = match &self.node.value {
             Value::Scalar(scalar) if !scalar.quoted || !scalar.variables.is_empty() => scalar,
@@ -301,8 +301,8 @@ fn is_null(scalar: &Scalar) -> bool {
     written && matches!(scalar.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
 }
 
-/// Converts a scalar to JSON: a plain `null`, boolean or number to that type, any other to a
-/// string.
+/// Converts a scalar to JSON. A plain `null`, boolean or number keeps its type. Any other scalar
+/// becomes a string.
 fn scalar_json(scalar: &Scalar) -> serde_json::Value {
     if scalar.quoted || !scalar.variables.is_empty() {
         return scalar.text.as_str().into();

@@ -11,8 +11,8 @@ use super::{Login, Provider};
 use crate::contract::Host;
 use crate::credentials::placeholder;
 
-/// The expiry of placeholders, as Unix time in seconds: the year 2100, since a tool does not send a
-/// token that has expired.
+/// The expiry of placeholders, as Unix time in seconds: the year 2100. A tool does not send an
+/// expired token, so a placeholder must not expire.
 const NEVER: i64 = 4_102_444_800;
 /// `expires_in` of token and `tokeninfo` answers, in seconds. After that time, tools refresh again
 /// and get the same answer.

@@ -16,7 +16,8 @@ pub struct OauthSettings {
     pub login: Login,
     /// The file, which is rewritten after each refresh.
     pub token_file: PathBuf,
-    /// Sent with each refresh, if the OAuth client has one.
+    /// The secret of the OAuth client, which is sent with each refresh; `None` for a client without
+    /// a secret.
     pub client_secret: Option<SecretSetting>,
 }
 

@@ -75,7 +75,7 @@ fn limit<T>(
     Some(at.filled_list(|at| at.parse(&parse)).unwrap_or_default())
 }
 
-/// Reads the kind of an entry, which must have exactly one.
+/// Reads the kind of an entry. Reports an error unless the entry has exactly one kind.
 fn kind<'a>(
     fields: &Fields<'a>,
     at: &Setting<'a>,

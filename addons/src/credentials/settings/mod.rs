@@ -115,8 +115,8 @@ impl CredentialSettings {
         settings
     }
 
-    /// Adds the active entries of `other`. Skips an entry if an active entry of `self` has its
-    /// name, or any entry of `self` has one of its hosts.
+    /// Adds the active entries of `other`. Skips an entry of `other` if an active entry of `self`
+    /// has the same name, or if any entry of `self` is for one of the same hosts.
     pub fn extend(&mut self, other: Self) {
         let names = |entry: &CredentialEntry| self.active.iter().any(|own| own.name == entry.name);
         let has_host = |host: &Host| self.hosts.iter().any(|(own, _)| own == host);

@@ -41,8 +41,8 @@ fn blame_upstream(denial: Denial, host: &Host) -> Denial {
     Denial::new(Code::UpstreamUnreachable, sentence).at(Stage::Response)
 }
 
-/// Replaces tokens by placeholders. An object gets an error instead of all its actions if the URL
-/// of one action cannot be parsed or has a host or port that the container may not reach.
+/// Replaces tokens by placeholders. If the URL of one action is invalid, or leads to a host and
+/// port that the container may not reach, the object gets an error instead of all its actions.
 fn rewrite(response: &mut Value, container: &Container, reachable: &Reachable) {
     let objects = response.get_mut("objects").and_then(Value::as_array_mut);
     for object in objects.into_iter().flatten() {

@@ -7,8 +7,8 @@ use crate::contract::{Buffered, Code, Denial, Verdict};
 use crate::git::size::{self, Limit};
 
 /// A batch call as the protocol defines it. The body is serialized from this type, so the server
-/// gets no unknown member, and none in another letter case, which some servers would read as the
-/// known member.
+/// gets no unknown members. This also removes a known name in another letter case, which some
+/// servers would read as the known name.
 #[derive(Deserialize, Serialize)]
 struct Batch {
     operation: String,

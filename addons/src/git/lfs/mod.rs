@@ -1,5 +1,5 @@
-//! Git LFS: the batch call, whose answer holds the addresses of large files and the tokens for
-//! them.
+//! Git LFS: the batch call, whose answer holds the URLs of large files and the tokens for these
+//! URLs.
 
 mod answer;
 mod batch;
@@ -76,8 +76,9 @@ fn refuse_encoding(headers: &HeaderMap) -> Verdict {
     Ok(())
 }
 
-/// Serializes the body that replaces `original`. Reserves the length of the original, as an
-/// estimate: a call loses members, and a placeholder in an answer is about as long as a token.
+/// Serializes the body that replaces `original`. Reserves the original's length as an estimate of
+/// the new length: a call only loses members, and a placeholder in an answer is about as long as
+/// the token that it replaces.
 fn serialize(value: &impl Serialize, original: &Buffered) -> Result<Bytes, Denial> {
     original.reserve(original.bytes().len())?;
     let written = serde_json::to_vec(value).map_err(|_| Denial::internal())?;

@@ -35,9 +35,9 @@ pub(super) fn place_of(place: Place, field: &str, has_arguments: bool) -> Option
     }
 }
 
-/// Fields of a repository and of its objects. On every type that this list leads to, the result of
-/// such a field is in the same repository. Timelines are not listed, since the `commit` of an event
-/// can belong to another repository.
+/// Fields of a repository and of its objects whose result is in the same repository. This holds for
+/// each field on every type that can be reached through these fields. Timelines are not listed,
+/// since the `commit` of an event can belong to another repository.
 const INSIDE: &[&str] = &[
     "annotations",
     "answer",

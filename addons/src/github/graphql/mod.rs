@@ -70,7 +70,7 @@ fn malformed(why: impl Display) -> Denial {
     Denial::malformed(format_args!("GraphQL: {why}"))
 }
 
-/// What each request of a body is judged by.
+/// The rules by which each request of a body is judged, and the container.
 struct Rules<'a> {
     mutations: &'a Mutations,
     mentions: &'a Mentions,
@@ -116,9 +116,9 @@ fn judge_request(
     Ok(())
 }
 
-/// Returns the text of the query. Denies a request without a text, and each request with
-/// `extensions.persistedQuery`, even beside a text: the server could run the stored query instead.
-/// Also denies unknown members.
+/// Returns the text of the query. Denies a request without a text. Also denies a request that has
+/// `extensions.persistedQuery` in addition to a text, since the server could run the stored query
+/// instead. Also denies unknown members.
 fn query_text(request: &Map<String, Value>) -> Result<&str, Denial> {
     const KNOWN: [&str; 4] = ["query", "variables", "operationName", "extensions"];
     if let Some(unknown) = request.keys().find(|key| !KNOWN.contains(&key.as_str())) {

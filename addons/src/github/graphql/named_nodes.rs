@@ -26,7 +26,7 @@ const MAX_NODES: usize = 100;
 pub(in crate::github) struct NamedNodes {
     /// Nodes that must belong to an authorized repository.
     nodes: BTreeSet<String>,
-    /// The ids in `nodes` of labels that a mutation adds or removes.
+    /// The labels that a mutation adds or removes; these ids are in `nodes` too.
     labels: BTreeSet<String>,
     /// Assignees and requested reviewers, who must not be agents.
     people: BTreeSet<String>,

@@ -27,7 +27,7 @@ pub(super) enum OperationKind {
 
 pub(super) struct Operation {
     pub(super) kind: OperationKind,
-    /// The defaults of variables that have one.
+    /// The default values by the variable's name. A variable without a default is absent.
     pub(super) defaults: HashMap<String, Value>,
     pub(super) selections: Vec<Selection>,
 }

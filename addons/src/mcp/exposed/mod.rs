@@ -34,9 +34,9 @@ pub struct ExposedTool {
     pub server: Arc<ServerSettings>,
     /// The definition as the server lists it.
     pub definition: Arc<Definition>,
-    /// Whether the tool is listed. False if the tool is blocked because its definition changed, or
-    /// if it reaches the open world and the container's security level forbids such tools: the
-    /// chain would deny every call.
+    /// Whether the tool is listed. The chain would deny every call of an unlisted tool. Such a
+    /// tool is blocked because its definition changed, or reaches the open world, which the
+    /// container's security level excludes.
     pub is_listed: bool,
     /// The entry of `tools/list`, if it differs from the definition.
     rewritten: Option<String>,

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::super::settings::{MAX_EXPOSED_NAME, ServerSettings};
 use crate::raw_json::sha256_hex;
 
-/// Hexadecimal digits at the end of a cut name. They belong to the hash of the whole name.
+/// Number of hexadecimal digits at the end of a cut name. They are the first digits of the hash of
+/// the whole name.
 const HASH_DIGITS: usize = 8;
-/// The length at which a list of problems is full. Further ones are only counted, since a server
-/// can cause thousands.
+/// Limit on the problems of one kind that are reported. Further problems are only counted, since a
+/// server can cause thousands.
 const MAX_PROBLEMS: usize = 100;
 
 /// Problems of one kind: the texts of the first [`MAX_PROBLEMS`], and the number of the others.
@@ -39,10 +40,11 @@ impl Problems {
     }
 }
 
-/// Returns the exposed name of a tool or prompt: the server's prefix, then `name`, the server's own
-/// name for it. An exposed name of more than [`MAX_EXPOSED_NAME`] bytes is cut, and ends with a
-/// hash. `None` if `name` is empty, or has characters other than visible ASCII, since it could look
-/// like another name. Reports a cut or refused name as a problem.
+/// Returns the exposed name of a tool or prompt: the server's prefix followed by `name`, which is
+/// the server's own name for the tool or prompt. An exposed name of more than [`MAX_EXPOSED_NAME`]
+/// bytes is cut, and ends with a hash. `None` if `name` is empty or has characters other than
+/// visible ASCII, with which it could look like another name. Reports a cut or refused name as a
+/// problem.
 pub(super) fn exposed_name(
     server: &ServerSettings,
     name: &str,

@@ -44,7 +44,8 @@ pub(super) fn rewrite(
     Ok(Some(edited(&members, changes)))
 }
 
-/// The object after `changes`: each replaces the member with its key, or is added.
+/// The object after `changes`. A change replaces the member with the same key. If there is no such
+/// member, the change is added as a new one.
 fn edited(object: &Members<'_>, mut changes: Vec<(&str, String)>) -> String {
     let mut edited = ObjectText::default();
     for (key, value) in object.iter() {

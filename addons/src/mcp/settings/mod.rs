@@ -40,7 +40,8 @@ impl McpSettings {
         let Some(fields) = files.mcp.root().and_then(|root| root.fields()) else {
             return Self::default();
         };
-        // Claims and checks the keys of polis, whose values the engine reads.
+        // Claims and checks the keys of polis. Their values are not needed here: they are defaults
+        // for keys of `proxy.yaml`.
         PolisSettings::read(files);
         match fields.find("version") {
             // `PolisSettings::read` has checked the version of a polis file.

@@ -232,7 +232,8 @@ fn process(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
         at.one_of(&[("local", false), ("e2b", true)])
     });
     let template = runtime.optional("template", |at| at.text().map(str::to_owned));
-    // Read for both runtimes, so that none of these keys is unknown after a change of the runtime.
+    // Read for both runtimes: a server in e2b does not use these keys, but they are not reported as
+    // unknown.
     let (env, work_dir) = (environment(fields), work_dir(fields));
     let hosts = fields.list("hosts", |at| at.parse(host_and_port));
     let read = fields.list("read", |at| at.parse(visible_path));

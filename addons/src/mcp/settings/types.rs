@@ -188,8 +188,8 @@ pub struct OverrideRule {
     pub defaults: Vec<(Arc<str>, Injected)>,
     /// The operator's `openWorldHint`; a stricter hint of the server takes precedence.
     pub open_world: Option<bool>,
-    /// The operator's title and hints. They replace the title and hints of the definition, except a
-    /// hint for which the server's value is stricter.
+    /// The operator's title and hints. They replace the title and hints of the definition. If the
+    /// definition's value of a hint is stricter, that value stays.
     pub annotations: serde_json::Map<String, Value>,
     /// The confidentiality of the tool's results.
     pub classification: Level,
@@ -262,8 +262,8 @@ pub enum OnUnavailable {
     /// Denies the messages that the bundle would judge.
     #[default]
     Deny,
-    /// Leaves the decision on these messages to the other bundles. A message that no loaded bundle
-    /// judges passes.
+    /// Leaves the decision on the messages that the bundle would judge to the other bundles. If no
+    /// loaded bundle judges a message, the message passes.
     Allow,
 }
 

@@ -97,8 +97,8 @@ impl Addon for Trace {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        // No span for unknown sources, which could fill the collector, nor for the proxy's own
-        // requests: they include the exports of spans, and a span for an export would cause another
+        // No span for unknown sources, which could fill the collector. No span for the proxy's own
+        // requests either: some of them export spans, and a span for an export would cause another
         // export.
         if flow.known_container().is_none() {
             return;

@@ -1,5 +1,6 @@
 //! Reads messages from stdin and writes messages to stdout, one per line, on separate threads. A
-//! read of stdin cannot be cancelled; in the runtime, it would delay the runtime's end.
+//! read of stdin cannot be cancelled. On a thread of the runtime, it would therefore delay the end
+//! of the program.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::thread;
@@ -102,7 +103,8 @@ impl Output {
         Ok((Self(sender), finished))
     }
 
-    /// Writes one message. Replaces line ends with spaces: in JSON they occur only between tokens.
+    /// Writes one message. Replaces line ends with spaces. This keeps the message's meaning, since
+    /// line ends occur in JSON only between tokens.
     pub async fn message(&self, text: impl Into<Vec<u8>>) {
         let mut line = text.into();
         for byte in &mut line {

@@ -240,8 +240,8 @@ fn a_failure_appends_a_close_frame_and_has_a_denial() {
 /// One message, or one control frame: its first byte, and its payload in fragments.
 type Sent = (u8, Vec<Vec<u8>>);
 
-/// Encodes the messages. Inserts the control frames that follow a message after the message's first
-/// fragment.
+/// Encodes the messages. The control frames that are listed after a message are sent directly after
+/// the message's first fragment.
 fn frames_of(sent: &[Sent]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut open: Vec<Vec<u8>> = Vec::new();

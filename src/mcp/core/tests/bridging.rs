@@ -279,8 +279,8 @@ async fn meta_is_translated_to_the_servers_era() {
         None,
         "the caller has no log level"
     );
-    // A legacy client sends no such members of `_meta`. The gateway adds them, since a modern
-    // server requires them.
+    // A legacy client sends neither revision nor capabilities in `_meta`. The gateway adds them,
+    // since a modern server requires them.
     let legacy_client = fixture.client(LEGACY);
     fixture
         .done(&legacy_client, "tools/call", json!({"name": "echo"}))

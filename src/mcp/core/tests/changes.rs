@@ -110,8 +110,8 @@ async fn a_raised_level_hides_tools_and_announces_the_changed_list_once() {
     assert_eq!(fixture.names(&legacy, "tools/list").await, ["inner"]);
 }
 
-/// For example, the level rises after the call that raises it was dropped, or an operator resets
-/// it.
+/// For example, a call raises the level after its client dropped the call, or an operator resets
+/// the level.
 #[tokio::test]
 async fn a_level_that_changes_outside_a_call_is_announced() {
     let fixture = Fixture::sole(&Server::new(LEGACY));

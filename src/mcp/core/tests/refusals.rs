@@ -20,8 +20,8 @@ async fn an_unsent_call_has_its_names_in_its_flow_and_is_counted_if_a_server_may
     fixture.names(&client, "tools/list").await;
     good.die();
     let long = format!("no_{}", "\u{e9}".repeat(500));
-    // A server that cannot be started again, one that was never started, and two names that no
-    // server has.
+    // A tool of a server that cannot be started again, a tool of a server that never started, and
+    // two names that match no server.
     let rows = [
         ("good_echo", Some("good"), "echo", Some("good_echo")),
         ("bad_tool", Some("bad"), "bad_tool", Some("other")),

@@ -22,8 +22,8 @@ async fn is_open(fixture: &Fixture) -> bool {
     opened.is_ok()
 }
 
-/// Asks for a session every [`STEP`] during `time`. Returns the pauses before the attempts to open
-/// one, in steps.
+/// Asks for a session every [`STEP`] during `time`. Returns the pause before each attempt of the
+/// mount to open a session, in steps.
 async fn pauses(fixture: &Fixture, server: &Server, time: Duration) -> Vec<u128> {
     let begun = Instant::now();
     let mut last = begun;

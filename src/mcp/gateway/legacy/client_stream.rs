@@ -60,7 +60,7 @@ impl ClientStream {
         self.write(&guard, self.relay(&id, &mut call, first)).await;
     }
 
-    /// As [`ClientStream::call`], for a call that has only its response.
+    /// As [`ClientStream::call`], for a call that has ended: writes only the response.
     pub async fn response(self, id: Id, outcome: Outcome, guard: CallGuard) {
         self.write(&guard, self.respond(&id, &outcome)).await;
     }

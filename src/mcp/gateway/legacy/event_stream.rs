@@ -56,7 +56,8 @@ struct State {
     /// Number of the newest reader. Readers with lower numbers were replaced.
     newest_reader: u64,
     has_reader: bool,
-    /// When the newest reader was dropped; before the first reader, when the stream was created.
+    /// When the newest reader was dropped or, if there was no reader yet, when the stream was
+    /// created.
     left: Instant,
     finished: bool,
     waker: Option<Waker>,

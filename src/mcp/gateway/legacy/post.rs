@@ -170,7 +170,8 @@ async fn run(
     let client = ClientStream::new(visit, session, Arc::clone(&stream));
     let service = &visit.session().service;
     let reader = stream.read(None, service.killed.clone());
-    // In a task, since a long response is written only while the client reads the stream.
+    // The messages are written in a task: the write may wait for the client to read the stream, and
+    // the client can read only after this function returns.
     match done {
         Some(outcome) => service.tasks.spawn(client.response(id, outcome, guard)),
         None => service.tasks.spawn(client.call(id, call, event, guard)),

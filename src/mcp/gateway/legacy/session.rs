@@ -18,7 +18,7 @@ pub struct LegacySession {
     /// 128 random bits in hexadecimal.
     pub id: Arc<str>,
     /// Cancelled when the session ends: by DELETE, with its lease, with its only stream (HTTP+SSE),
-    /// or to make room for another.
+    /// or to make room for another session.
     pub ended: CancellationToken,
     pub transport: Transport,
     /// The client; set by `initialize`.

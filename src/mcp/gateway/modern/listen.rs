@@ -57,7 +57,8 @@ pub async fn open(
         Ok(live) => live,
         Err(error) => return Ok(json_response(visit, &request.id, &Err(error))),
     };
-    // Marked as complete now, since the stream normally ends when the client closes it.
+    // The client normally ends the stream by closing it. Without this mark, such an end would be
+    // recorded as aborted.
     live.complete();
     let core = &visit.gateway.core;
     let described = core.describe(&caller).await;

@@ -57,9 +57,13 @@ impl From<Failure> for Unready {
 }
 
 /// Waits until the sidecar is ready, and returns its version. Makes attempts for the time
-/// `wait_for_ready`, and then fails with the reason of the last attempt. Fails at once if a rule
-/// denies a request, if the sidecar refuses the token or requires one and none is configured, or if
-/// it serves requests without the token that the settings require.
+/// `wait_for_ready`, and then fails with the reason of the last attempt. Fails at once in these
+/// cases:
+///
+/// - A rule or a limit of the proxy denies a request.
+/// - The sidecar refuses the configured token.
+/// - The sidecar requires a token, and none is configured.
+/// - The settings require a token, and the sidecar serves requests without one.
 pub async fn until_ready(
     endpoint: &SidecarEndpoint,
     settings: &CodingSettings,

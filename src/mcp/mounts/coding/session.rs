@@ -214,9 +214,9 @@ impl Inner {
         error
     }
 
-    /// Waits until calls must end: when the lease ends, a reload changes or removes the server, or
-    /// the proxy stops. If the session ended because the sidecar was lost, calls with an open
-    /// connection continue.
+    /// Waits until calls must end. Calls must end when the lease ends, when the proxy stops, and
+    /// when the gateway ends the session after a reload. If the session ended because the sidecar
+    /// was lost, calls with an open connection continue.
     async fn must_end(&self) {
         let ended = async {
             self.ended.cancelled().await;

@@ -116,7 +116,7 @@ pub fn bad_status(status: StatusCode) -> MountError {
 }
 
 /// Returns the outcome of a request if the message answers it, otherwise the message. An error
-/// without an id counts as well: the server could not read the request's id.
+/// without an id counts as an answer: a server sends it when it cannot read the request's id.
 pub fn outcome_of(message: Message, id: &Id) -> Result<Outcome, Message> {
     match message {
         Message::Response {

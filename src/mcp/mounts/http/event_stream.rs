@@ -16,7 +16,8 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// One event that carries data.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StreamEvent {
-    /// The value of its `event` field; empty without one, which means `message`.
+    /// The value of the `event` field. Empty if the event has no such field; its type is then
+    /// `message`.
     pub kind: String,
     /// Its data, the lines joined by LF; not checked to be UTF-8.
     pub data: Vec<u8>,

@@ -34,7 +34,7 @@ pub fn request_fields(version: HeaderValue, method: &str, params: Option<&RawVal
     fields_of(version, method, name_of(method, params).as_deref())
 }
 
-/// The fields of a request of 2026-07-28 or later whose name for `Mcp-Name` is known.
+/// Like [`request_fields`], with `name` as the value of `Mcp-Name`.
 pub fn fields_of(version: HeaderValue, method: &str, name: Option<&str>) -> HeaderMap {
     let mut fields = HeaderMap::with_capacity(TYPICAL_FIELDS);
     fields.insert(PROTOCOL_VERSION, version);

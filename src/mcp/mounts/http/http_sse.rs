@@ -31,7 +31,7 @@ use crate::mcp::version::Version;
 
 /// The longest URL of an endpoint, in bytes.
 const MAX_ENDPOINT: usize = 4096;
-/// The caller's timer starts at most this long before the call.
+/// Bound on the time between the start of the caller's timer and the start of the call.
 const EARLIER: Duration = Duration::from_millis(100);
 
 /// A request that waits for its response.
@@ -39,7 +39,7 @@ struct Waiting {
     events: Events,
     /// Takes the outcome and its memory.
     answer: oneshot::Sender<Result<(Outcome, MessageReservation), Denial>>,
-    /// Its progress token, as JSON.
+    /// The progress token of the request, as JSON.
     progress: Option<Box<str>>,
 }
 
@@ -183,9 +183,9 @@ impl Drop for RemoveOnDrop<'_> {
     }
 }
 
-/// Guard of a call. Ends the session if the guard is dropped after the call's `timeout`, no event
-/// arrived meanwhile and no other call waits: the stream may have died silently. The next call then
-/// opens another session.
+/// Guard of a call. Ends the session if its stream may have died silently: the guard is dropped
+/// after the call's `timeout`, no event arrived during the call, and no other call waits. The next
+/// call then opens another session.
 struct EndSilentOnDrop<'a> {
     peer: &'a Peer,
     timeout: Duration,

@@ -223,8 +223,8 @@ fn session_id(headers: &HeaderMap) -> Result<Option<HeaderValue>, MountError> {
     Ok(Some(id))
 }
 
-/// Reads a stream up to the outcome of the request that opens a session; `None` if the stream ends
-/// without it. Drops the other messages.
+/// Reads a stream up to the outcome of a request of the handshake; `None` if the stream ends
+/// without the outcome. Drops all other messages.
 pub async fn first_outcome(
     mut stream: Box<EventStream>,
     id: &Id,

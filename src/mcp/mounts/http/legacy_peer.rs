@@ -106,8 +106,8 @@ impl LegacyPeer {
         Ok(answer)
     }
 
-    /// Requests a stream with GET. If the reader has an event id, this is the continuation of a
-    /// stream after that event, otherwise the standalone stream.
+    /// Requests a stream with GET. If the reader has an event id, requests the continuation of a
+    /// stream after that event. Otherwise, requests the standalone stream.
     async fn stream(&self, before: &EventReader) -> Result<EventStream, CallError> {
         let mut fields = self.fields();
         let last_id = before.last_event_id().filter(|id| !id.is_empty());

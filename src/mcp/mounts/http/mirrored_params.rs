@@ -97,7 +97,7 @@ struct Search {
 impl Search {
     /// Visits one schema. `path` has the keys of `properties` that lead from the root to this
     /// schema; `None` if another keyword is in between. The strict parser has bounded the nesting,
-    /// and so the depth of the recursion.
+    /// which bounds the depth of the recursion.
     fn schema(&mut self, schema: &Value, path: Option<&mut Vec<String>>) -> Result<(), String> {
         let Some(schema) = schema.as_object() else {
             return Ok(());

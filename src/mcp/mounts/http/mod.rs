@@ -1,5 +1,5 @@
-//! Servers over HTTP: Streamable HTTP, with a handshake (legacy [`Era`]) or without one (modern
-//! era), and HTTP+SSE of 2024-11-05.
+//! Servers over HTTP. Three transports exist: Streamable HTTP with `initialize` (legacy [`Era`]),
+//! Streamable HTTP with independent requests (modern era), and HTTP+SSE (2024-11-05).
 //!
 //! Each request to a server is a separate flow through the chain, under the name `mcp:SERVER`
 //! ([`OwnClient`](crate::http::OwnClient)). A session of a lease ends with the lease.

@@ -35,9 +35,12 @@ pub enum Probed {
     NotModern(MountError),
 }
 
-/// Sends `server/discover`, to learn the revisions of a server. Fails if the server cannot be
-/// reached, a rule denies the request, an event stream is malformed, or the status is 401, 403 or
-/// 5xx and the body is not a JSON-RPC error.
+/// Sends `server/discover`, to learn the revisions of a server. Fails in these cases:
+///
+/// - The server cannot be reached.
+/// - A rule or a limit of the proxy denies the request or its response.
+/// - The response is an event stream that is malformed or exceeds a limit.
+/// - The status is 401, 403 or 5xx, and the body is not a JSON-RPC error.
 pub async fn probe(wire: &Wire, opening: &Opening) -> Result<Probed, MountError> {
     let id = Id::number(0);
     let params = discover_params(&opening.capabilities)?;

@@ -13,7 +13,7 @@ use crate::mcp::mounts::MountError;
 
 /// The most children of one lease at once.
 pub const MAX_CHILDREN_OF_LEASE: usize = 32;
-/// The most children of all leases at once.
+/// The most children at once, of all leases and of shared sessions together.
 pub const MAX_CHILDREN: usize = 256;
 
 /// The children of all mounts.

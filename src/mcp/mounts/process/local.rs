@@ -141,7 +141,8 @@ fn refused(refused: Refused) -> MountError {
     MountError::CannotStart(refused.message)
 }
 
-/// Waits until the command runs. Fails if the sandbox refuses or ends before.
+/// Waits until the command runs. Fails if the sandbox cannot be created, or ends before the command
+/// has started.
 async fn started(mut sandbox: Sandbox) -> Result<Sandbox, MountError> {
     loop {
         match sandbox.next().await {
@@ -228,7 +229,8 @@ impl ProcessManager for Local {
             if *self.state.borrow() == State::NotStarted {
                 return;
             }
-            // If the lock is held, a write is blocked on the full pipe; SIGTERM ends the process.
+            // If the lock is held, a write is blocked on the full pipe, and stdin cannot be closed.
+            // SIGTERM then ends the process.
             if let Ok(mut stdin) = self.stdin.try_lock() {
                 *stdin = None;
             }
@@ -245,7 +247,7 @@ impl ProcessManager for Local {
     fn ended(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let mut state = self.state.subscribe();
-            // Fails only if the sender is dropped, which `self` holds.
+            // Never fails: `self` holds the sender.
             let _ = state.wait_for(|now| matches!(now, State::Ended(_))).await;
         })
     }

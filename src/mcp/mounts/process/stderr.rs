@@ -37,8 +37,8 @@ impl Secrets {
         self.0.first().map_or(0, |secret| secret.len())
     }
 
-    /// Redacts a line and cuts it to [`MAX_LINE`] bytes. `is_cut` says that `follow` dropped the end
-    /// of the line, so that `line` may end within a secret.
+    /// Redacts a line and cuts it to [`MAX_LINE`] bytes. `is_cut` says that `follow` dropped the
+    /// end of the line, so that `line` may end within a secret.
     fn redact(&self, line: &[u8], is_cut: bool) -> String {
         let mut text = String::from_utf8_lossy(line).into_owned();
         for secret in &self.0 {
@@ -164,8 +164,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// Secrets consist of digits and other text of letters, so that a digit in the log is a part
-        /// of a secret. A long text before a secret moves the secret to the cut of the line.
+        /// Secrets consist of digits, and all other text contains no digits. A digit in the log is
+        /// therefore a part of a secret. A long text before a secret moves the secret to the point
+        /// at which the line is cut.
         // Feature: unified-sidecar, Property 14: Secret Redaction in Logs
         #[test]
         fn at_most_three_bytes_of_a_secret_are_logged(
@@ -225,7 +226,8 @@ mod tests {
         }
     }
 
-    /// The redaction of the first secret moves the beginning of the second one into the logged line.
+    /// The redaction of the first secret shortens the line. Without removal, the beginning of the
+    /// second secret would then be logged.
     #[tokio::test]
     async fn the_beginning_of_a_cut_secret_is_removed_after_a_redacted_secret() {
         let secret = "0123456789abcdef".repeat(8);

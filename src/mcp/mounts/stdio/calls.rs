@@ -35,8 +35,8 @@ struct Call {
 }
 
 impl Calls {
-    /// Adds a request. Returns the receiver of its answer; fails if [`MAX_CALLS`] requests are under
-    /// way.
+    /// Adds a request. Returns the receiver of its answer; fails if [`MAX_CALLS`] requests are
+    /// under way.
     pub fn add(
         &self,
         id: u64,
@@ -98,8 +98,8 @@ impl Calls {
     }
 
     /// The queue of the call that a log message belongs to. Since the message does not name its
-    /// call, chooses the only call with a log level or, if no call has one, the only call that is
-    /// not a subscription. `None` if there is not exactly one.
+    /// call, chooses the only call with a log level. If no call has a log level, chooses the only
+    /// call that is not a subscription. `None` if several calls qualify, or none.
     pub fn logging(&self) -> Option<Events> {
         let calls = self.0.lock();
         let mut wanting = calls.values().filter(|call| call.wants_logs);
@@ -112,7 +112,7 @@ impl Calls {
     }
 
     /// The queue of the only call that is not a subscription, for a request of the server to the
-    /// call's client. `None` if there is not exactly one.
+    /// call's client. `None` if there are several such calls, or none.
     pub fn for_request(&self) -> Option<Events> {
         let calls = self.0.lock();
         Some(only(&calls)?.events.clone())

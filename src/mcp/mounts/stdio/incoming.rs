@@ -151,8 +151,8 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// Waits for the client's answer and sends it to the server, unless the queue to the server is full.
-/// Sends nothing if the server cancels the request or the session ends.
+/// Waits for the client's answer and sends it to the server. Sends nothing if the queue to the
+/// server is full, the server cancels the request or the session ends.
 async fn wait_for_client(
     shared: Arc<Shared>,
     id: Id,

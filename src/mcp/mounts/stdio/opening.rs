@@ -22,8 +22,9 @@ use crate::mcp::mounts::handshake::{
 };
 use crate::mcp::mounts::{Described, Era, Events, MountError, Opening, Version};
 
-/// Time limit for the answer to `server/discover` for a modern client, after which `initialize` is
-/// sent. A server that is still starting then answers both.
+/// Time limit for the answer to `server/discover` for a modern client. After it, the gateway sends
+/// `initialize`. A server that takes longer to start answers both requests, and the gateway drops
+/// the late answer to `server/discover`.
 const PROBE: Duration = Duration::from_secs(5);
 /// Time limit for the answer to `initialize`, and to `server/discover` after a refused
 /// `initialize`. Package runners such as `npx` first download the server.

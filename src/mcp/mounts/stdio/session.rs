@@ -18,8 +18,8 @@ use crate::mcp::mounts::process::{ChildPlace, ProcessManager};
 use crate::mcp::mounts::{Described, MountError, MountSession};
 
 /// Time limit for a process to end after its standard input was closed. The process gets SIGTERM
-/// after half of the limit and SIGKILL after all of it, so that it is gone within 5 s of the end
-/// of its lease.
+/// after half of the limit, and SIGKILL at the limit. The limit is below 5 s, because the process
+/// must be gone within 5 s of the end of its lease.
 const STOPPING: Duration = Duration::from_secs(3);
 /// How long to wait for the last output of an ended process, or for the end of a process whose
 /// output has ended.

@@ -53,8 +53,8 @@ impl Shared {
         (Arc::new(shared), lines)
     }
 
-    /// Sends a request and waits for its answer. If `may_cancel`, a request that is dropped is
-    /// cancelled at the server.
+    /// Sends a request and waits for its answer. If `may_cancel` is set, dropping the future
+    /// cancels the request at the server.
     pub async fn send_request(
         &self,
         method: &str,

@@ -122,8 +122,8 @@ impl<'n, 'm> Compiler<'n, 'm> {
         }
         let slot = self.rules.len();
         self.rules.push(None);
-        // The recursion into a rule that depends on itself would end at `MAX_DEPTH`. Such policies
-        // are refused before.
+        // The recursion into a rule that depends on itself would end at `MAX_DEPTH`. Policies with
+        // such rules are refused before they are compiled to a plan.
         let (rule, height) = self.measured(|this| this.definitions(&path))?;
         *self.rules.get_mut(slot)? = Some(rule);
         self.known.insert(path, Known { slot, height });
@@ -357,8 +357,8 @@ impl<'n, 'm> Compiler<'n, 'm> {
         Expression::Input(slot)
     }
 
-    /// Compiles a path below `data`. `None` if a part is not a string: the interpreter reads
-    /// numbers below `data` as strings, too.
+    /// Compiles a path below `data`. `None` if a part is not a string. Such paths are left to the
+    /// interpreter, which reads numbers below `data` as strings, too.
     fn data(&mut self, path: Vec<Value>) -> Option<Expression> {
         let name = |value: Value| value.as_string().ok().map(ToString::to_string);
         let names: Option<Vec<String>> = path.into_iter().map(name).collect();

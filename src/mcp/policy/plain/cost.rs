@@ -248,7 +248,8 @@ fn of_call(call: &Call, sizes: &[Bound]) -> Option<(Bound, Bound)> {
     })
 }
 
-/// Time to write a number of 308 digits, for each byte of its text in the input, in nanoseconds.
+/// Time of `sprintf` for each byte of its arguments, in nanoseconds. The worst case is a number
+/// such as 1e308, which has 5 bytes in the input and is written with more than 300 digits.
 const SPRINTF_NS: u64 = 400;
 
 /// The text of an argument; `None` unless the argument is a string literal.
@@ -269,7 +270,8 @@ fn pattern(text: &str) -> Option<(u64, u64)> {
     Some((bytes / PATTERN_BYTES_PER_NS, bytes.saturating_mul(10)))
 }
 
-/// A state takes about 32 bytes, and trying it 2 ns.
+/// Size of the part of a compiled pattern that can be tried in 1 ns, in bytes. A state has about 32
+/// bytes, and it takes 2 ns to try a state.
 const PATTERN_BYTES_PER_NS: u64 = 16;
 
 /// The length of a value as JSON, in bytes.

@@ -2,11 +2,12 @@
 //!
 //! regorus interprets all of Rego. Most policies that operators write are plain: they have no
 //! variables and no iterations, define no functions, and do not read the clock.
-//! They are compiled to a [`Plan`], which has a slot for each path of the input, each rule and each
-//! computed value, so that each is evaluated at most once. Values, comparisons and functions are
-//! those of regorus. The interpreter evaluates the policies for which [`Plan::compile`] returns
-//! `None`. A plan has the same result as the interpreter for each input, errors included; a
-//! property test compares both.
+//! They are compiled to a [`Plan`], which numbers the paths of the input, the rules and the
+//! computed values. These numbers are called slots. An evaluation stores the value of each slot, so
+//! that a path, a rule or a computed value is evaluated at most once. Values, comparisons and
+//! functions are those of regorus. The interpreter evaluates the policies for which
+//! [`Plan::compile`] returns `None`. A plan has the same result as the interpreter for each input,
+//! errors included; a property test compares both.
 
 mod compile;
 mod cost;
@@ -37,8 +38,8 @@ pub enum Entrypoint {
     Package(Vec<String>, [bool; 3]),
 }
 
-/// The names of the values that make up an answer: rules of an entrypoint that is a package, or
-/// members of the object of an entrypoint that is a rule.
+/// The names of the values that make up an answer. If the entrypoint is a package, its rules have
+/// these names. If the entrypoint is a rule, the members of its object have them.
 pub const MEMBERS: [&str; 3] = ["decision", "reason", "modified"];
 
 /// The values of an entrypoint; [`Value::Undefined`] for a rule without a value.
@@ -131,8 +132,8 @@ enum Computed {
 struct Call {
     builtin: Builtin,
     arguments: Box<[Expression]>,
-    /// The place of the call in the text. A function of regorus takes it, and `parameters`, to name
-    /// a place in its errors.
+    /// The place of the call in the text. The functions of regorus need `span` and `parameters` to
+    /// name places in their errors.
     span: Span,
     /// The syntax trees of the arguments.
     parameters: Vec<Ref<Expr>>,

@@ -109,8 +109,10 @@ impl<'m> Names<'m> {
         Some(Target::Data(path.iter().fold(self.data, below).clone()))
     }
 
-    /// Whether a rule is no function, its head is a single name, and no package, other rule or data
-    /// document is at the rule's path or below it. Data above the path must be objects.
+    /// Whether only this rule defines the values at its path and below, and the rule can be plain:
+    /// - The rule is not a function, and its head is a single name.
+    /// - No package is at the rule's path, and no package or other rule is below the path.
+    /// - No data document is at the path or below it. All data above the path are objects.
     fn stands_alone(&self, rule: &[String]) -> bool {
         let mut document = self.data;
         for name in rule {

@@ -365,7 +365,8 @@ fn an_evaluation_on_a_connections_thread_ends_in_time_for_the_input_that_takes_l
     ];
     testkit::each_row(values, |value| {
         let list = |number| format!("[{}]", vec![&*value; number].join(","));
-        // The longest input that counts as short: the bound on its time is over half the limit.
+        // The longest input whose evaluation counts as short. Each input is about twice as long as
+        // the previous one, so the bound on this evaluation's time is about half the limit or more.
         let inputs = (0..).map(|power| question(&list(1 << power)).input);
         let longest = inputs.take_while(|input| query.is_short(input, 0)).last();
         let longest = longest.unwrap();

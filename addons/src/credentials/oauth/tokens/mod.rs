@@ -36,9 +36,10 @@ pub struct OauthTokens {
 }
 
 impl OauthTokens {
-    /// Reads the token file; blocks. `others` are the existing sources. If a reload changed the
-    /// entry, they may include its former source, with a refresh under way. So sources of the same
-    /// file share the refresh lock: two refreshes of one login do not overlap.
+    /// Reads the token file; blocks. `others` are the existing sources. After a reload that changed
+    /// the entry, one of these may be the entry's former source, with a refresh under way. Sources
+    /// of the same file therefore share the refresh lock, so that two refreshes of one login do not
+    /// overlap.
     pub fn new(
         name: &str,
         settings: &OauthSettings,
@@ -77,7 +78,8 @@ impl OauthTokens {
     }
 
     /// Whether the file could be read at the latest check, and the latest refresh did not fail.
-    /// Never waits: if the latest check is over a second old, starts another one for later calls.
+    /// Never waits. If the latest check is over a second old, starts another check, whose result
+    /// only later calls return.
     pub fn is_valid(self: &Arc<Self>) -> bool {
         let (is_valid, is_fresh) = {
             let known = self.known.lock();
@@ -144,9 +146,9 @@ impl OauthTokens {
     }
 
     /// Takes over a file that was read. If its tokens differ from those that the source has read or
-    /// written most recently, it is a new login. Otherwise only other fields or the metadata
-    /// changed, and the tokens in use may be newer than those in the file. Fails if the file holds
-    /// no tokens.
+    /// written most recently, the file holds a new login. Otherwise only other fields or the
+    /// metadata changed, and the tokens in use may be newer than those in the file. Fails if the
+    /// file holds no tokens.
     fn take(&self, version: FileVersion, file: TokenFile) -> Result<(), String> {
         let tokens = self.login().tokens(&file)?;
         let is_known =
@@ -243,8 +245,8 @@ impl TokenSource for Arc<OauthTokens> {
             let known = self.known.lock();
             (known.to_send()?, known.is_fresh(), known.is_due())
         };
-        // `fetch` must check the file first. While another task reads or writes the file, the
-        // current token is sent.
+        // The latest check of the file is too old, so the flow must call `fetch`, which checks the
+        // file first. If another task is reading or writing the file, the current token is sent.
         if !is_fresh && self.file_access.try_lock().is_ok() {
             return None;
         }

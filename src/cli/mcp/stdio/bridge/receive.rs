@@ -39,8 +39,8 @@ impl Bridge {
             Ok(Message::Response { id: of, outcome }) => {
                 let text = match of.as_ref() == Some(id) {
                     true => body,
-                    // The id is `null` if the gateway could not parse the request. The client
-                    // matches responses by the request's id, so the response gets that id.
+                    // A gateway that could not parse the request responds with the id `null`. The
+                    // client matches responses by id, so the response gets the request's id.
                     false => write_response(Some(id), &outcome).into(),
                 };
                 Ok(Response { text, outcome })
