@@ -88,7 +88,7 @@ impl Entry {
     }
 }
 
-// Flags that are added to the flags that a mount has outside.
+// `finish` adds these flags to those that a mount already has.
 const WRITABLE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const READ_ONLY: MountFlags = WRITABLE.union(MountFlags::RDONLY);
 // Programs can write to a device on a read-only mount too.
@@ -111,7 +111,7 @@ impl Access {
 struct Tree {
     old: OwnedFd,
     new: OwnedFd,
-    /// Device numbers of the file systems that may be written to while the root is built.
+    /// Device numbers of the file systems of the new root in which entries may be made.
     ours: [u64; 2],
     /// The flags of each mount of the new root. They also apply to its submounts.
     mounts: Vec<(PathBuf, MountFlags)>,
@@ -290,7 +290,7 @@ impl Tree {
             true => Ok(()),
             false => Err(io::Error::new(
                 io::ErrorKind::ReadOnlyFilesystem,
-                "it does not exist, and a sandbox creates nothing in a directory from outside",
+                "it does not exist, and a sandbox creates nothing in the machine's directories",
             )),
         }
     }
@@ -332,8 +332,8 @@ impl Tree {
 
     /// Sets the flags of every mount, enters the new root and unmounts the old one.
     fn finish(self) -> io::Result<()> {
-        // Read through the machine's /proc, which is still mounted below /old. Paths in the table
-        // begin at the root of this process.
+        // Read through the machine's /proc, which is still mounted below /old. The table's paths are
+        // those of this process, so the mounts of the new root are below /new.
         let table = fs::read_to_string("/old/proc/self/mountinfo")?;
         for mount in mount_table::read(&table)? {
             let Ok(at) = mount.at.strip_prefix("/new") else {
@@ -341,9 +341,10 @@ impl Tree {
             };
             let flags = self.flags(&Path::new("/").join(at)) | mount.flags | MountFlags::BIND;
             match mount_remount(&mount.at, flags, c"") {
-                // If this process may not enter a parent directory of the mount, the command may
-                // not either.
-                Ok(()) | Err(Errno::ACCESS) => {}
+                Ok(()) => {}
+                // This process may not enter a parent directory of the mount, so the command may
+                // not either. A security module, which returns the same error, hides no path.
+                Err(Errno::ACCESS) if mount.at.symlink_metadata().is_err() => {}
                 Err(error) => return Err(named(&mount.at, error.into())),
             }
         }

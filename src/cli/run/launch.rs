@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::future::pending;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -60,8 +60,7 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
             interrupted = signals.interrupted() => return Ok(interrupted),
         };
         let ended = parts.run_command(&run, &directories, &mut signals).await;
-        let made = parts.protected.made_since(&directories.writable);
-        let report = parts.end(ended.is_ok()).await;
+        let (report, made) = parts.end(ended.is_ok(), &directories.writable).await;
         let ended = ended?;
         if !run.quiet {
             // A write error is ignored: there is no other output for the report.
@@ -75,7 +74,7 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
 }
 
 /// Closes the descriptors that were inherited from the parent process, except the three standard
-/// streams. Must run before this process opens any.
+/// streams. Must run before this process opens descriptors of its own.
 fn close_inherited() {
     let open: Vec<i32> = fs::read_dir("/proc/self/fd")
         .into_iter()
@@ -95,7 +94,8 @@ struct Parts {
     /// `None` with `--server`.
     appliance: Option<Appliance>,
     registration: Registration,
-    /// The flows of the container at the server; `None` without `--server`.
+    /// Counts the flows of this run's container, as the server reports them; `None` without
+    /// `--server`.
     watched: Option<WatchedFlows>,
     /// The protected files in the directories of the run.
     protected: Protected,
@@ -178,7 +178,8 @@ impl Parts {
         drop(streams.streams);
         let mut terminal = streams.terminal;
         let ended = self.forward_events(terminal.as_mut(), signals).await;
-        // Not after an error: the command may still hold the other ends, and `finish` would wait.
+        // Not after an error: `finish` waits until the command has closed its ends of the relays'
+        // pipes, and the command may still run.
         if ended.is_ok() {
             streams.relays.finish().await;
         }
@@ -236,22 +237,29 @@ impl Parts {
     }
 
     /// Ends the sandbox, then the appliance or, with `--server`, the lease. Returns the report of
-    /// the flows. `ended` says whether the command has ended.
-    async fn end(self, ended: bool) -> Report {
+    /// the flows, and [`Protected::made_since`]. `ended` says whether the command has ended.
+    async fn end(
+        self,
+        ended: bool,
+        writable: &[PathBuf],
+    ) -> (Report, Result<Vec<PathBuf>, String>) {
         // If the command has not ended, the sandbox is killed.
         if ended {
             self.sandbox.end().await;
         } else {
             drop(self.sandbox);
         }
+        // After the end of the sandbox, whose processes could still make files before.
+        let made = self.protected.made_since(writable);
         if let Some(appliance) = self.appliance {
-            return read_audit(&appliance.stop().await);
+            return (read_audit(&appliance.stop().await), made);
         }
         self.registration.end().await;
-        match self.watched {
+        let report = match self.watched {
             Some(watched) => watched.finish().await,
             None => Report::default(),
-        }
+        };
+        (report, made)
     }
 }
 

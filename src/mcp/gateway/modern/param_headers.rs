@@ -5,8 +5,8 @@ use std::sync::Arc;
 use addons::contract::RpcError;
 use http::{HeaderMap, HeaderName};
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Number, Value};
 
 use super::super::super::caller::Caller;
 use super::super::super::message::text;
@@ -49,7 +49,8 @@ pub async fn check(
 }
 
 /// Checks that each annotated property equals its header, or that both are absent. Checks nothing
-/// if an annotation in the schema is invalid or repeated: clients do not offer such a tool.
+/// if an annotation that [`collect`] finds is invalid, or if two name the same header: clients must
+/// not use such a tool.
 fn agree(headers: &HeaderMap, schema: &Value, arguments: &Value) -> Result<(), RpcError> {
     let mut annotated = Vec::new();
     if collect(schema, arguments, &mut annotated).is_none() {
@@ -70,7 +71,8 @@ struct Annotated<'a> {
     argument: &'a Value,
 }
 
-/// Finds the annotated properties at any depth of `properties`. `None` for an invalid annotation.
+/// Finds the annotated properties of the schema and of objects nested in it. Follows only
+/// `properties`, no other keyword. `None` for an invalid annotation.
 fn collect<'a>(
     schema: &'a Value,
     arguments: &'a Value,
@@ -107,6 +109,7 @@ impl Annotated<'_> {
         };
         let agrees = match (found, &expected) {
             (None, None) => true,
+            (None, Some(_)) => self.argument.as_number().is_some_and(is_not_mirrored),
             (Some(found), Some(expected)) => {
                 decode(found).is_some_and(|found| self.is_same(&found, expected))
             }
@@ -124,6 +127,14 @@ impl Annotated<'_> {
             || (self.is_integer
                 && matches!((integer(found), integer(expected)), (Some(found), Some(expected)) if found == expected))
     }
+}
+
+/// Whether clients may send no header for a number: it has a fraction, or a magnitude that a double
+/// does not represent exactly.
+fn is_not_mirrored(number: &Number) -> bool {
+    const MAX_SAFE: f64 = 9_007_199_254_740_991.0;
+    let float = number.as_f64();
+    float.is_none_or(|float| float.fract() != 0.0 || float.abs() > MAX_SAFE)
 }
 
 /// Parses a decimal number whose fraction is zero or absent.
@@ -188,6 +199,14 @@ mod tests {
                 ),
                 (&[("mcp-param-size", "42.0")], json!({ "size": 42 }), true),
                 (&[("mcp-param-size", "42.5")], json!({ "size": 42 }), false),
+                (&[], json!({ "size": 42 }), false),
+                (&[], json!({ "size": 9_007_199_254_740_992_i64 }), true),
+                (&[], json!({ "size": 0.5 }), true),
+                (
+                    &[("mcp-param-size", "7")],
+                    json!({ "size": 9_007_199_254_740_992_i64 }),
+                    false,
+                ),
                 (
                     &[("mcp-param-dry", "true")],
                     json!({ "place": { "dry": true } }),
