@@ -29,8 +29,9 @@ const SMALL_HOLDER: usize = 1024 * 1024;
 /// judged and sent within moments.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The longest time that a body waits for its container's turn and for a thread. It is less than
-/// the deadline of a judge: a missed deadline is an internal error without `Retry-After`.
+/// The longest time that a body waits, in total, for other bodies of its container and then for a
+/// thread. It is less than the deadline of a judge: a missed deadline is an internal error without
+/// `Retry-After`.
 const TURN: Duration = Duration::from_secs(5);
 
 /// The label values of `proxy_inspection_rejected_total`.
@@ -52,9 +53,9 @@ pub struct Inspection {
 struct Share {
     /// Bytes reserved. Changed only under the lock of [`Inspection::reserved`].
     reserved: AtomicUsize,
-    /// A container computes for one body at a time. The next body of the container
-    /// waits here before it waits for a thread, so that many bodies of one container do not
-    /// displace bodies of other containers.
+    /// Locked while a body of the container is judged on a thread. The container's next body waits
+    /// here before it waits for a thread, so that many bodies of one container do not displace
+    /// bodies of other containers.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -134,8 +135,8 @@ impl Reservation {
     }
 
     /// Reserves as [`Self::grow`] does, for bytes that can be dropped, such as a queued MCP event.
-    /// Denies if the container would then hold more than an eighth of the memory: the other half of
-    /// its quarter is left to bodies that cannot be dropped. Counts a denial.
+    /// Denies if the container would then hold more than half of its quarter: the other half is left
+    /// to bodies that cannot be dropped. Counts a denial.
     pub fn grow_droppable(&self, bytes: usize) -> Verdict {
         let grown = self.grow_within(bytes, self.limit / 8);
         grown.inspect_err(|denial| self.inspection.count(denial))

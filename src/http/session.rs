@@ -54,8 +54,8 @@ impl Service {
 }
 
 /// The state of one client connection: its container, its activity, and the upstream connections
-/// that it keeps. The connection and all its tunnels, WebSockets and response bodies hold
-/// references. [`super::OwnClient`] makes a session for each request.
+/// that it keeps. The connection and each of its tunnels, WebSockets and response bodies hold a
+/// reference to this state. [`super::OwnClient`] makes a session for each request.
 pub struct Session {
     pub service: Arc<Service>,
     pub client: Client,
@@ -132,8 +132,8 @@ impl Session {
         self.container.as_ref().ok_or_else(unknown_source)
     }
 
-    /// Denies once the lease has ended, so that an aborted request is not recorded as a fault of
-    /// the client or of the upstream.
+    /// Denies if the lease has ended. Called for an aborted request before its client or its
+    /// upstream is recorded as the cause, since the end of the lease may have aborted it.
     pub fn is_live(&self) -> Verdict {
         match &self.container {
             Some(container) if container.has_ended() => Err(unknown_source()),
@@ -141,8 +141,8 @@ impl Session {
         }
     }
 
-    /// Takes a kept upstream connection that was dialled under configuration `generation` to the
-    /// destination of `flow`; `None` if there is none.
+    /// Takes a kept upstream connection to the destination of `flow` that was dialled under the
+    /// configuration `generation`; `None` if there is none.
     pub fn take_kept(&self, generation: u64, flow: &Flow) -> Option<Box<Http1>> {
         let endpoint = flow.endpoint()?;
         let mut kept = self.kept.lock();
@@ -183,8 +183,8 @@ impl Session {
     /// - The lease has ended.
     /// - The process stops and the connection is idle.
     /// - `shutdown_timeout` has passed since the process began to stop.
-    /// - A reload or the security level forbids `permitted` (a tunnel or WebSocket) or, if
-    ///   `permitted` is `None`, the latest request in absolute form.
+    /// - A reload or the security level revokes a permission: `permitted`, that of a tunnel or a
+    ///   WebSocket. If `permitted` is `None`, this is [`Session::latest_permission`].
     pub async fn ended(&self, permitted: Option<&Permission>) {
         tokio::select! {
             () = self.revoked(permitted) => {}

@@ -20,8 +20,8 @@ pub type Pieces = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
 /// disconnects.
 pub struct StreamedBody {
     pieces: Pieces,
-    // Fields are dropped in this order: `_held` first, since the connection may become idle as soon
-    // as `under_way` is dropped.
+    // Declared, and so dropped, before `under_way`: without `under_way` the connection may become
+    // idle, and then no hold may be left.
     _held: Held<Arc<IdleTracker>>,
     under_way: UnderWay,
 }

@@ -2,7 +2,7 @@
 
 use http::HeaderName;
 
-/// The revision of a request.
+/// The revision of the protocol that a request uses.
 pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// The session of a request, up to 2025-11-25.
 pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");

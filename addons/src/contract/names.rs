@@ -11,7 +11,7 @@ pub const TRACE: &str = "trace";
 pub const IDENTITY: &str = "identity";
 /// Limits the requests, tunnels and DNS questions of a lease.
 pub const RATE_LIMIT: &str = "rate_limit";
-/// Denies requests to failing upstreams.
+/// Denies flows to failing upstreams.
 pub const CIRCUIT_BREAKER: &str = "circuit_breaker";
 /// Judges hosts, ports, methods and addresses, and applies the operator's rules.
 pub const POLICY: &str = "policy";

@@ -1,4 +1,5 @@
-//! Limits the flows that wait in the chain, for each lease and in total, and the time of each wait.
+//! Limits how many flows wait in the chain at once, of each lease and of all leases together, and
+//! how long each flow waits.
 
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
@@ -15,8 +16,9 @@ use super::facts::Lookup;
 use super::flow::Flow;
 use super::principal::LeaseHandle;
 
-/// Limit on the flows of containers that wait at once under one chain, for example for a token, a
-/// look-up or a person. Each waiting flow keeps its connection open and its head in memory.
+/// Limit on the flows in one chain that wait at the same time, for example for a token, for the
+/// result of a look-up or for a person. Counts only flows of containers. Each waiting flow keeps
+/// its connection open and its head in memory.
 pub(super) const MAX_WAITS: usize = 8192;
 
 /// Limit on the flows of one lease that wait at once.
@@ -38,8 +40,8 @@ pub(super) struct Waits<'c> {
 pub(super) struct Full;
 
 impl<'c> Waits<'c> {
-    /// The limits of a flow. A look-up has none, since the request that it belongs to is already
-    /// counted as waiting.
+    /// The limits of a flow. A look-up has none, since the request that it belongs to is counted
+    /// itself.
     pub(super) fn of(flow: &Flow, all: &'c Arc<Semaphore>) -> Self {
         let lease = match &flow.principal {
             Some(principal) if flow.find_slot::<Lookup>().is_none() => principal.lease().cloned(),

@@ -45,9 +45,9 @@ impl LeaseState {
         Arc::clone(container.state_or_init(made))
     }
 
-    /// Opens a session with this id. At [`MAX_SESSIONS`], first closes the session that has been
-    /// idle for longest, and returns `None` if no session is idle. Also returns `None` if the lease
-    /// has ended.
+    /// Opens a session with this id. If [`MAX_SESSIONS`] are open, closes the session that has been
+    /// idle for longest to make room. Returns `None` if no session is idle then, or if the lease has
+    /// ended.
     pub fn open_session(
         &self,
         id: &str,

@@ -119,7 +119,7 @@ fn invalid_github_app_and_oauth_credentials_are_refused_with_their_place() {
             (
                 "credentials:\n  - name: app\n    hosts: [github.com, api.example.com]\n    github_app: { app_id: \"1\", installation_id: \"2\", private_key: { file: /k } }",
                 &[
-                    "5:17: credentials[0].github_app: api.example.com is not a host of github.com in git.hosts of policy.yaml: all hosts of a github_app entry must belong to one forge",
+                    "5:17: credentials[0].github_app: api.example.com does not belong to the forge github.com (see git.hosts in policy.yaml): all hosts of a github_app entry must belong to one forge",
                 ],
             ),
             (

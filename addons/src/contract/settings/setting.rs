@@ -77,7 +77,8 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// Whether the value is a scalar: neither a list nor a mapping, and not refused before.
+    /// Whether the value is a scalar: not a list, not a mapping, and not a value that was refused
+    /// while the file was parsed or its variables were expanded.
     pub fn is_scalar(&self) -> bool {
         matches!(self.node.value, Value::Scalar(_))
     }
@@ -113,8 +114,8 @@ impl<'a> Setting<'a> {
         self.node.expanded()
     }
 
-    /// The text of any scalar, also of a plain `8080` or `true`, for example for an environment
-    /// variable.
+    /// The text of any scalar, including a plain `8080` or `true`. For values that are always texts,
+    /// such as those of an MCP server's `env`.
     pub fn any_text(&self) -> Option<&'a str> {
         Some(self.any_scalar("a text")?.text.as_str())
     }
@@ -267,8 +268,8 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// The text of a scalar that is written without quotes or comes from a variable. A number or a
-    /// boolean must be such a scalar. Reports `wrong` for any other value.
+    /// The text of a scalar that is written without quotes or comes from a variable, as numbers and
+    /// booleans must be. Reports `wrong` for any other value that was not refused before.
     pub fn plain(&self, wrong: &str) -> Option<&'a str> {
         let scalar = match &self.node.value {
             Value::Scalar(scalar) if !scalar.quoted || !scalar.variables.is_empty() => scalar,
@@ -301,8 +302,8 @@ fn is_null(scalar: &Scalar) -> bool {
     written && matches!(scalar.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
 }
 
-/// Converts a scalar to JSON. A plain `null`, boolean or number keeps its type. Any other scalar
-/// becomes a string.
+/// Converts a scalar to JSON. A plain null keeps its type, and so do a boolean and a number in the
+/// spelling of JSON. Any other scalar becomes a string.
 fn scalar_json(scalar: &Scalar) -> serde_json::Value {
     if scalar.quoted || !scalar.variables.is_empty() {
         return scalar.text.as_str().into();
@@ -317,7 +318,7 @@ fn scalar_json(scalar: &Scalar) -> serde_json::Value {
     }
 }
 
-/// Whether YAML reads the text of a plain scalar, other than null, as a boolean or a number.
+/// Whether a plain scalar with this text counts as a boolean or a number. For null see [`is_null`].
 fn has_another_type(text: &str) -> bool {
     let is_boolean = matches!(text, "true" | "True" | "TRUE" | "false" | "False" | "FALSE");
     let begins_as_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));

@@ -39,9 +39,9 @@ pub(super) struct Minted {
 }
 
 impl Installation {
-    /// Builds the request for the owner of the installation. Needed for a container with
-    /// repositories of several owners, since a token request names repositories without their
-    /// owner.
+    /// Builds the request for the owner of the installation. Needed if the container's repositories
+    /// have several owners: a token request names repositories without their owner, so it may name
+    /// only those of the installation's owner.
     pub(super) fn owner_request(&self, jwt: &str) -> Result<Request<Bytes>, String> {
         self.request(Method::GET, "", jwt, Bytes::new())
     }
@@ -63,7 +63,8 @@ impl Installation {
         let mut names: Vec<&str> = repos.iter().map(|repo| parts(repo).1).collect();
         names.sort_unstable();
         names.dedup();
-        // To a request without names, GitHub would grant a token for all repositories.
+        // For a request without names, GitHub would make a token for all repositories of the
+        // installation.
         if names.is_empty() {
             return Err("no repository of the container belongs to the installation".to_owned());
         }

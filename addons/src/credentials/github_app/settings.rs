@@ -35,7 +35,7 @@ impl AppSettings {
             // Refused, since the App's token would be sent to this host.
             at.refuse(match forge {
             None => "none of the entry's hosts belongs to a forge in git.hosts of policy.yaml: add the forge there, or change hosts of this entry".to_owned(),
-            Some(forge) => format!("{elsewhere} is not a host of {} in git.hosts of policy.yaml: all hosts of a github_app entry must belong to one forge", forge.host),
+            Some(forge) => format!("{elsewhere} does not belong to the forge {} (see git.hosts in policy.yaml): all hosts of a github_app entry must belong to one forge", forge.host),
         });
         }
         let fields = at.fields()?;
