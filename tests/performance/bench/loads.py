@@ -71,11 +71,15 @@ def http_loads(quick):
     ]
 
 
+# The number of processes of the product and of the relay that are measured in pairs.
+PAIR_STARTS = 5
+
+
 def paired_loads(quick):
-    """Loads for the ratio of the product to the relay. On a machine that is shared with others, the median of many short pairs
-    is more precise than the ratio of two smallest values."""
+    """Loads for the ratio of the product to the relay, with the rounds for each pair of processes. On a machine that is shared with
+    others, the median of many short pairs is more precise than the ratio of two smallest values."""
     return [keep_alive(connections, suffix=", in pairs", peers=("product", "relay"), rounds=rounds, seconds=0.5)
-            for connections, rounds in ((32, 15 if quick else 60), (256, 3 if quick else 30))]
+            for connections, rounds in ((32, 3 if quick else 12), (256, 1 if quick else 6))]
 
 
 def slow_loads():
