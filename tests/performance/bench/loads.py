@@ -79,7 +79,7 @@ def paired_loads(quick):
     """Loads for the ratio of the product to the relay, with the rounds for each pair of processes. On a machine that is shared with
     others, the median of many short pairs is more precise than the ratio of two smallest values."""
     return [keep_alive(connections, suffix=", in pairs", peers=("product", "relay"), rounds=rounds, seconds=0.5)
-            for connections, rounds in ((32, 3 if quick else 12), (256, 1 if quick else 6))]
+            for connections, rounds in ((32, 4 if quick else 20), (256, 1 if quick else 6))]
 
 
 def slow_loads():
