@@ -148,3 +148,31 @@ fn quoted(pattern: &HostPattern) -> String {
         false => text,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_of_the_command_line_adds_ports_and_keeps_the_other_limits() {
+        let mut allowlist = Allowlist::default();
+        let configured = Entry {
+            ports: vec![443],
+            websocket: false,
+            max_level: Level::Public,
+            ..parse_entry("a.example").unwrap()
+        };
+        let pattern = configured.pattern.clone();
+        extend_allowlist(&mut allowlist, configured);
+        extend_allowlist(&mut allowlist, parse_entry("a.example:8443").unwrap());
+        let entry = allowlist.get(&pattern).unwrap();
+        assert_eq!(entry.ports, [443, 8443]);
+        assert_eq!((entry.websocket, entry.max_level), (false, Level::Public));
+    }
+
+    #[test]
+    fn a_url_on_the_command_line_is_refused_with_the_entry_to_write() {
+        let error = parse_entry("https://user@a.example:8443/x").unwrap_err();
+        assert!(error.ends_with("write a.example:8443"), "{error}");
+    }
+}
