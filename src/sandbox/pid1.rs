@@ -115,7 +115,8 @@ fn open_terminal(
     unlockpt(&controlling)?;
     let terminal = ioctl_tiocgptpeer(&controlling, flags)?;
     if !wanted.interactive {
-        // The terminal outside already echoes, makes signals of keys and translates output.
+        // The terminal outside keeps its normal mode: it echoes, turns keys into signals and
+        // translates output already.
         let mut modes = tcgetattr(&terminal)?;
         modes.local_modes -= LocalModes::ECHO | LocalModes::ISIG;
         modes.output_modes -= OutputModes::OPOST;

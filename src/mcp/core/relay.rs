@@ -17,8 +17,8 @@ use super::{
     protocol_error, record_end, rpc_error,
 };
 
-/// The most requests of servers that may wait for a client in one call, or outside the client's
-/// calls. A further request is refused.
+/// The most requests of servers that may wait for the client's answers in one call. The same limit
+/// applies to requests outside calls. A further request is refused.
 const MAX_OPEN_QUESTIONS: usize = 16;
 
 /// Relays from one server to one client.
@@ -33,7 +33,8 @@ pub(super) struct Relay<'a> {
     pub definition: Option<&'a Arc<Definition>>,
     /// The progress tokens of the call.
     pub progress: Option<&'a Progress>,
-    /// Takes the client's progress on requests of the server; `None` if the server takes none.
+    /// The session to which the client's progress on requests of the server is sent. `None` for a
+    /// server of 2026-07-28, which takes no progress.
     pub session: Option<&'a Arc<dyn MountSession>>,
 }
 

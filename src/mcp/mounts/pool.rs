@@ -44,8 +44,8 @@ impl Mounts {
         }
     }
 
-    /// Passes messages of servers that belong to no request to `unsolicited` from now on. Only the
-    /// first call has an effect.
+    /// From now on, passes to `unsolicited` each message of a server that belongs to no request.
+    /// Only the first call has an effect.
     pub fn follow(&self, unsolicited: Weak<dyn Unsolicited>) {
         // `Core::new` calls this once.
         let _ = self.common.unsolicited.set(unsolicited);
@@ -78,8 +78,8 @@ impl Mounts {
         ListChanges::of(&LeaseMounts::of(container).news, &self.common.news)
     }
 
-    /// Applies changed settings. A server keeps its sessions if at most `prefix` and its place in
-    /// the file changed. The sessions of other changed servers and of removed servers end once the
+    /// Applies changed settings. A server keeps its sessions if nothing changed except `prefix` and
+    /// its place in the file. The sessions of other changed servers and of removed servers end once the
     /// requests under way are answered, or after 10 s.
     pub fn apply(&self, servers: &Servers) {
         let before = self.mounts.load_full();
