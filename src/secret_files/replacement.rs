@@ -37,14 +37,15 @@ impl Replacement for TempBeside {
         let metadata = fs::metadata(&self.target)?;
         let mut mode = metadata.permissions().mode() & 0o7777;
         let file = self.file.as_file();
-        // Only root may change the owner. If this process is not root, the error is ignored, and
-        // its user owns the new file, as with most editors.
-        let _ = fchown(file, Some(metadata.uid()), None);
         if fchown(file, None, Some(metadata.gid())).is_err() {
             // The new file has another group, to which the old group's permissions must not apply.
             mode &= !0o070;
         }
         file.set_permissions(fs::Permissions::from_mode(mode))?;
+        // Last, since only the owner may change the mode. Only root may change the owner: if this
+        // process is not root, the error is ignored, and its user owns the new file, as with most
+        // editors.
+        let _ = fchown(file, Some(metadata.uid()), None);
         self.file.write_all(text)?;
         self.file.as_file().sync_all()
     }

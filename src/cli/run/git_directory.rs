@@ -87,12 +87,11 @@ fn setting(line: &str) -> Option<(String, &str)> {
 /// submodule's setting `core.worktree` names the work tree.
 fn work_tree<'a>(git: &Path, settings: impl Iterator<Item = (String, &'a str)>) -> PathBuf {
     let beside = git.parent().unwrap_or(git);
-    let outer = git.ancestors().skip(1);
-    let outer = outer.filter(|path| path.ends_with(".git")).last();
+    let outer = git.ancestors().skip(1).find(|path| path.ends_with(".git"));
     let submodule = outer.and_then(Path::parent).and_then(|outer| {
-        let named = settings.filter(|(key, _)| key == "worktree");
-        let mut named = named.map(|(_, value)| without_parents(&git.join(value)));
-        named.find(|tree| tree.starts_with(outer))
+        // Of several values, git uses the last one.
+        let (_, value) = settings.filter(|(key, _)| key == "worktree").last()?;
+        Some(without_parents(&git.join(value))).filter(|tree| tree.starts_with(outer))
     });
     submodule.unwrap_or_else(|| beside.to_owned())
 }
