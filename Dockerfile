@@ -40,9 +40,9 @@ RUN apt-get update \
 COPY --from=build /image/usr/bin/unified-proxy /usr/bin/unified-proxy
 COPY --from=build /image/etc/unified-proxy /etc/unified-proxy
 COPY --from=build /image/usr/share/doc/unified-proxy /usr/share/doc/unified-proxy
-COPY --from=build --chown=65532:65532 /image/var/lib/unified-proxy /var/lib/unified-proxy
-COPY --from=build --chown=65532:65532 /image/var/run/proxy /var/run/proxy
-COPY --from=build --chown=65532:65532 /image/certs /certs
+# COPY of a directory copies only its contents, so the modes are set here.
+RUN install --directory --owner=65532 --group=65532 --mode=0700 /var/lib/unified-proxy /run/proxy \
+    && install --directory --owner=65532 --group=65532 --mode=0755 /certs
 USER 65532:65532
 VOLUME ["/var/lib/unified-proxy", "/certs"]
 EXPOSE 8080/tcp 53/udp 53/tcp 8090/tcp
