@@ -138,6 +138,11 @@ fn a_failed_sandbox_command_gives_the_reason_and_registers_nothing() {
         (&["up", "b", "--user", "0:0"], 64, "not root"),
         (&["up", "b", "--backend", "docker"], 64, "needs --image"),
         (
+            &["up", "b", "--backend", "docker", "--image", "i"],
+            64,
+            "too short for docker",
+        ),
+        (
             &["up", "b", "--repo", "no repository"],
             70,
             "the registration failed",

@@ -3,7 +3,8 @@
 //!
 //! These tests need no container engine and no cluster. They check the contents of the files, run
 //! the binary with only the image's files in new namespaces, run the registrar's script with a real
-//! proxy, and apply the seccomp profile to a process.
+//! proxy, and apply the seccomp profile to a process. The tests of `tests/e2e` use the images and the
+//! compose files in an engine.
 
 mod compose;
 mod debian;
