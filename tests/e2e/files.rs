@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, chown};
 
 use serde_json::json;
 
+use crate::escalations::{SCRIPT, privileged};
 use crate::fixture::Fixture;
 use crate::summary::can_run;
 
@@ -118,4 +119,34 @@ fn write_and_read_options_open_only_their_paths() {
         fixture.exec("a", &format!("ls {}", config.display())).code,
         Some(2)
     );
+}
+
+#[test]
+fn a_sandbox_leaves_no_set_user_id_file_in_a_writable_path() {
+    if !can_run("a_sandbox_leaves_no_set_user_id_file_in_a_writable_path") {
+        return;
+    }
+    let fixture = Fixture::start();
+    let project = fixture.proxy.path("project");
+    fs::create_dir(&project).unwrap();
+    fs::write(project.join("escalations.py"), SCRIPT).unwrap();
+    chown(&project, Some(USER), Some(USER)).unwrap();
+    let user = format!("{USER}:{USER}");
+    fixture.up(
+        "a",
+        &["--user", &user, "--write", project.to_str().unwrap()],
+    );
+    fixture.exec("a", "python3 escalations.py").ok();
+    assert_eq!(privileged(&project), 0);
+    fixture.host.sh(&format!(
+        "cd '{}'; rm -r */
+         setpriv --reuid {USER} --regid {USER} --clear-groups /usr/bin/python3 escalations.py",
+        project.display()
+    ));
+    assert!(
+        privileged(&project) > 10,
+        "without the filter, attempts succeed"
+    );
+    let usual = "umask; mkdir d; echo 1 >d/f; chmod 1777 d; chmod 0640 d/f; cp -p d/f d/g; stat -c %a d d/g";
+    assert_eq!(fixture.exec("a", usual).ok(), "0022\n1777\n640\n");
 }

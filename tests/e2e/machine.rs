@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
@@ -9,7 +10,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::support::{SOON, eventually};
 
-/// A network namespace: created by [`Self::new`], or opened from a running process by [`Self::of`].
+/// A network namespace: created by [`Self::new`], or opened by [`Self::of`] or [`Self::at`].
 /// A child process keeps a created namespace alive. It is killed when the `Machine` is dropped, and
 /// by the kernel when the test's thread ends. When a namespace ends, its links, routes and rules go
 /// too.
@@ -48,14 +49,18 @@ impl Machine {
 
     /// Opens the network namespace of a running process.
     pub fn of(pid: u32) -> Self {
+        Self::at(Path::new(&format!("/proc/{pid}/ns/net")))
+    }
+
+    /// Opens the network namespace that a file stands for.
+    pub fn at(file: &Path) -> Self {
         Self {
-            namespace: File::open(format!("/proc/{pid}/ns/net")).unwrap(),
+            namespace: File::open(file).unwrap(),
             holder: None,
         }
     }
 
-    /// Pid of the child that keeps the namespace alive; panics if the namespace was opened by
-    /// [`Self::of`].
+    /// Pid of the child that keeps the namespace alive; panics if the namespace was opened.
     pub fn pid(&self) -> u32 {
         self.holder.as_ref().unwrap().id()
     }

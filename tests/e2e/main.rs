@@ -15,12 +15,16 @@ mod mcp_servers;
 mod support;
 
 mod attempts;
+mod engine;
+mod escalations;
 mod fixture;
 mod machine;
 mod summary;
 
+mod compose;
 mod docker;
 mod files;
+mod image;
 mod isolation;
 mod life;
 mod mcp;

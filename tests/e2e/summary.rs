@@ -16,7 +16,8 @@ pub fn can_run(test: &str) -> bool {
     can.is_ok()
 }
 
-fn obstacle() -> Option<String> {
+/// The reason for which no test of namespaces can run on this machine.
+pub fn obstacle() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("network namespaces and firewall rules need root".to_owned());
     }

@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-const TOOLS: &str = include_str!("mcp_tools.py");
+/// An MCP server over stdio, or over HTTP with the argument `http`, as a Python program.
+pub const TOOLS: &str = include_str!("mcp_tools.py");
 const POLICY: &str = "package mcp.authz\n\ndefault decision := \"allow\"\n\n\
     decision := \"deny_continue\" if input.tool == \"erase\"\n\nreason := \"nothing is erased\"\n";
 

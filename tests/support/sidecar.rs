@@ -48,6 +48,27 @@ impl Sidecar {
         self.directory.path().join("workspace")
     }
 
+    /// Path of the sidecar's binary, of the same profile as the proxy's. Cargo does not build another
+    /// package's binary for these tests, so this function builds it if it is missing or older than its
+    /// sources.
+    pub fn binary() -> &'static Path {
+        static BINARY: OnceLock<PathBuf> = OnceLock::new();
+        BINARY.get_or_init(|| {
+            let folder = Path::new(env!("CARGO_BIN_EXE_unified-proxy"))
+                .parent()
+                .unwrap();
+            let binary = folder.join("coding-sidecar");
+            let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("coding-sidecar");
+            let built = std::fs::metadata(&binary).and_then(|file| file.modified());
+            if !built.is_ok_and(|built| {
+                built >= newest(&sources.join("src")).max(newest(&sources.join("Cargo.toml")))
+            }) {
+                build(folder);
+            }
+            binary
+        })
+    }
+
     /// The sidecar's server entry in `mcp.yaml`.
     pub fn mount(&self) -> Value {
         let endpoint = match self.transport {
@@ -81,7 +102,7 @@ impl Drop for Sidecar {
 }
 
 fn spawn(directory: &Path, address: SocketAddr, transport: Transport) -> Child {
-    let mut command = Command::new(binary());
+    let mut command = Command::new(Sidecar::binary());
     command
         .env("SOCKET_PATH", directory.join("c.sock"))
         .env("WORKSPACE_ROOT", directory.join("workspace"))
@@ -95,27 +116,6 @@ fn spawn(directory: &Path, address: SocketAddr, transport: Transport) -> Child {
             .env("SIDECAR_REQUIRE_AUTH", "true");
     }
     command.spawn().unwrap()
-}
-
-/// Path of the sidecar's binary, of the same profile as the proxy's. Cargo does not build another
-/// package's binary for these tests, so this function builds it if it is missing or older than its
-/// sources.
-fn binary() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_BIN_EXE_unified-proxy"))
-            .parent()
-            .unwrap();
-        let binary = folder.join("coding-sidecar");
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("coding-sidecar");
-        let built = std::fs::metadata(&binary).and_then(|file| file.modified());
-        if !built.is_ok_and(|built| {
-            built >= newest(&sources.join("src")).max(newest(&sources.join("Cargo.toml")))
-        }) {
-            build(folder);
-        }
-        binary
-    })
 }
 
 fn build(folder: &Path) {
