@@ -113,10 +113,12 @@ pub fn state(launcher: u32) -> PathBuf {
     found.unwrap()
 }
 
-/// Whether a directory is a user's directory for the state of runs, `/tmp/unified-proxy-UID`.
+/// Whether a directory is a user's directory for the state of runs: `/tmp/unified-proxy-UID`, or
+/// `unified-proxy/running` below the user's directory for logs.
 fn is_state(directory: &Path) -> bool {
     let name = directory.file_name().unwrap_or_default();
-    directory.starts_with("/tmp") && name.to_string_lossy().starts_with("unified-proxy-")
+    directory.ends_with("unified-proxy/running")
+        || directory.starts_with("/tmp") && name.to_string_lossy().starts_with("unified-proxy-")
 }
 
 #[track_caller]

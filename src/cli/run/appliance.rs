@@ -61,7 +61,7 @@ impl Appliance {
         let failed = |error: io::Error| {
             Failure::internal(format_args!("the appliance cannot be started: {error}"))
         };
-        let (state, lock) = private_directory().map_err(failed)?;
+        let (state, lock) = private_directory(kept).map_err(failed)?;
         let config = match config.or_else(own_config) {
             Some(config) => usable(&config, directories)?,
             None => write_shipped(state.path()).map_err(failed)?,
@@ -173,30 +173,25 @@ pub fn run() -> Result<(), Failure> {
     Ok(runtime.block_on(app::run_private(options, &channel))?)
 }
 
-/// Returns the directory that contains the state directories of this user's runs. No sandbox sees
-/// it. It is not in TMPDIR or XDG_RUNTIME_DIR, since the paths of its sockets must be short.
-pub fn state_directory() -> PathBuf {
+/// Returns the directories that may contain the state directories of this user's runs. No sandbox
+/// sees them.
+///
+/// Runs use the first one if they can. It is not in TMPDIR, XDG_RUNTIME_DIR or the home directory,
+/// since the paths of its sockets must be short. Every user can create a directory of this name
+/// before the first run. The second one, in `kept`, is out of their reach.
+pub fn state_directories(kept: &Path) -> [PathBuf; 2] {
     let user = rustix::process::getuid().as_raw();
-    PathBuf::from(format!("/tmp/unified-proxy-{user}"))
+    [
+        PathBuf::from(format!("/tmp/unified-proxy-{user}")),
+        kept.join("running"),
+    ]
 }
 
 /// Creates and locks the state directory of one run, and removes the directories of killed runs.
 /// Dropping the [`TempDir`] deletes the directory.
-fn private_directory() -> io::Result<(TempDir, File)> {
-    let all = state_directory();
-    match fs::DirBuilder::new().mode(0o700).create(&all) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let found = fs::symlink_metadata(&all)?;
-    let is_ours = found.uid() == rustix::process::getuid().as_raw();
-    if !found.is_dir() || !is_ours || found.mode() & 0o077 != 0 {
-        let text = format!(
-            "{} is not a private directory of this user: remove it",
-            all.display()
-        );
-        return Err(io::Error::other(text));
-    }
+fn private_directory(kept: &Path) -> io::Result<(TempDir, File)> {
+    let [first, second] = state_directories(kept);
+    let all = make_private(first).or_else(|_| make_private(second))?;
     remove_ended(&all);
     let mut builder = tempfile::Builder::new();
     builder
@@ -206,6 +201,25 @@ fn private_directory() -> io::Result<(TempDir, File)> {
     let lock = File::open(directory.path())?;
     lock.lock()?;
     Ok((directory, lock))
+}
+
+/// Creates a directory that only this user can use, and returns its path. Fails if there is already
+/// a file, a symbolic link, or a directory that other users can use.
+fn make_private(path: PathBuf) -> io::Result<PathBuf> {
+    match fs::DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&path)?;
+    let is_ours = found.uid() == rustix::process::getuid().as_raw();
+    if !found.is_dir() || !is_ours || found.mode() & 0o077 != 0 {
+        let text = format!(
+            "{} is not a private directory of this user: remove it",
+            path.display()
+        );
+        return Err(io::Error::other(text));
+    }
+    Ok(path)
 }
 
 /// Removes the state directories of killed runs: those that are unlocked and not new.

@@ -130,7 +130,8 @@ impl Parts {
             Failure::internal(format_args!("protected files cannot be watched: {error}"))
         })?;
         let prepared = Prepared::look(directories);
-        protected.hide([appliance::state_directory(), socket.clone()]);
+        protected.hide(appliance::state_directories(kept));
+        protected.hide([socket.clone()]);
         if let Some(appliance) = &mut appliance {
             appliance.ready().await?;
         }

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::Command;
 
 use super::people;
 use crate::attempts::check;
-use crate::fixture::{NOBODY, Person, User, is_root};
+use crate::fixture::{NOBODY, Person, User, is_root, names};
+use crate::support::Ran;
 
 /// The mark: a text in every secret that these tests search for. Scripts get the mark in two parts,
 /// so that their source does not contain it.
@@ -266,4 +268,48 @@ fn the_appliances_state_is_not_visible_even_if_a_flag_opens_its_parent_directory
     person.sh(&[], "true").ok();
     let script = "holds('the directory is empty', lambda: os.listdir(sys.argv[1]) == [])";
     check(&person, &["--read", &states], script, &[&states], 1);
+}
+
+/// A mount namespace in which a directory of another user is at the path of the state directory, as
+/// if that user had created it before the first run.
+#[test]
+fn a_run_keeps_its_state_elsewhere_if_another_user_made_the_directory_for_it() {
+    for person in people().into_iter().filter(|_| is_root()) {
+        let (user, other_user) = match person.user {
+            User::Unprivileged => (NOBODY, 0),
+            User::Root => (0, NOBODY),
+        };
+        let states = format!("/tmp/unified-proxy-{user}");
+        let taken = person.base().join("taken");
+        fs::create_dir(&taken).unwrap();
+        fs::set_permissions(&taken, fs::Permissions::from_mode(0o777)).unwrap();
+        chown(&taken, Some(other_user), Some(other_user)).unwrap();
+        // The directory exists from the first run on.
+        person.sh(&[], "true").ok();
+        let run = |flags: &[&str], command: &[&str]| {
+            let run = person.command(flags, command);
+            let mount = "mount --bind \"$0\" \"$1\"; shift; exec \"$@\"";
+            let mut unshare = Command::new("unshare");
+            unshare
+                .args(["--mount", "sh", "-ec", mount])
+                .args([taken.as_os_str(), states.as_ref(), run.get_program()])
+                .args(run.get_args())
+                .env_clear()
+                .envs(
+                    run.get_envs()
+                        .filter_map(|(name, value)| Some((name, value?))),
+                )
+                .current_dir(person.work());
+            Ran::of(&mut unshare).ok()
+        };
+        let kept = person.home().join(".local/state/unified-proxy/running");
+        run(&[], &["curl", "-fsS", "https://api.example.com/zen"]);
+        let mode = fs::metadata(&kept).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let kept = kept.to_str().unwrap();
+        assert_eq!(run(&["--read", kept], &["ls", "-A", kept]), "");
+        for directory in [kept.as_ref(), taken.as_path()] {
+            assert_eq!(names(directory), [""; 0], "{}", directory.display());
+        }
+    }
 }
