@@ -12,10 +12,13 @@
 #   --target6 IPV6   the same for IPv6 (default: 2606:4700:4700::1111)
 #   --allowed HOST   a host on the sandbox's allowlist (default: api.github.com)
 #   --denied HOST    a host that is not on the allowlist (default: redteam.example.org)
+#   --only GROUP     one group of attempts: directly, through_the_proxy, names, secrets, processes, files, project or
+#                    system_calls (default: all)
 # shellcheck disable=SC2016 # single quotes: the inner bash expands these texts
 set -u
 
 kind='' target=1.1.1.1 target6=2606:4700:4700::1111 allowed=api.github.com denied=redteam.example.org
+groups=(directly through_the_proxy names secrets processes files project system_calls)
 while (($# > 1)); do
     case "$1" in
     --kind) kind="$2" ;;
@@ -23,6 +26,7 @@ while (($# > 1)); do
     --target6) target6="$2" ;;
     --allowed) allowed="$2" ;;
     --denied) denied="$2" ;;
+    --only) groups=("$2") ;;
     *) echo "unknown option $1" >&2 && exit 64 ;;
     esac
     shift 2
@@ -193,6 +197,16 @@ names() {
 # The formats of providers' keys. Placeholders have these formats too, and contain `up-placeholder-`.
 readonly KEYS='sk-(ant-|proj-|live-)?[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{40,}|AIza[A-Za-z0-9_-]{35}|AKIA[A-Z0-9]{16}|xox[abpr]-[A-Za-z0-9-]{20,}|(tvly|pplx|npm|glpat)[-_][A-Za-z0-9_-]{20,}|ya29\.[A-Za-z0-9_-]{20,}|-----BEGIN [A-Z ]*PRIVATE KEY-----'
 
+# Prints the names on standard input, without unchanged configuration files of Debian packages. Such a file is
+# public, and may have keys of this format: chromium's has those that Debian uses at Google.
+without_packaged() {
+    local name sum packaged
+    packaged="$(dpkg-query --show --showformat='${Conffiles}\n' 2>/dev/null | sed -nE 's/^ (.*) ([0-9a-f]{32})$/\2  \1/p')"
+    while IFS= read -r name; do
+        sum="$(md5sum "$name" 2>/dev/null)" && [[ $'\n'"$packaged"$'\n' == *$'\n'"$sum"$'\n'* ]] || echo "$name"
+    done
+}
+
 secrets() {
     local found name file
     found="$(env | grep -E -- "$KEYS" | grep -v up-placeholder- | cut -d= -f1 | tr '\n' ' ')"
@@ -200,8 +214,8 @@ secrets() {
     for name in SSH_AUTH_SOCK DBUS_SESSION_BUS_ADDRESS UNIFIED_PROXY_SOCKET DOCKER_HOST GPG_AGENT_INFO KUBECONFIG; do
         if [[ -z "${!name:-}" ]]; then held "variable-$name"; else opened "variable-$name" "${!name}"; fi
     done
-    found="$(timeout 30 grep -rsIE --max-count=1 --exclude="${0##*/}" --exclude-dir={node_modules,registry,site-packages,mod} -- "$KEYS" "${HOME:-/nonexistent}" /etc /run /tmp /var/tmp 2>/dev/null |
-        grep -v up-placeholder- | cut -d: -f1 | head -5 | tr '\n' ' ')"
+    found="$(timeout 30 grep -rsIE --exclude="${0##*/}" --exclude-dir={node_modules,registry,site-packages,mod} -- "$KEYS" "${HOME:-/nonexistent}" /etc /run /tmp /var/tmp 2>/dev/null |
+        grep -v up-placeholder- | cut -d: -f1 | uniq | without_packaged | head -5 | tr '\n' ' ')"
     if [[ -z "$found" ]]; then held secrets-in-files; else opened secrets-in-files "$found"; fi
     for file in /etc/shadow /root/.ssh/id_rsa "${HOME:-/nonexistent}"/.ssh/id_{rsa,ed25519} "${HOME:-/nonexistent}"/.{aws,kube}/{credentials,config} \
         "${HOME:-/nonexistent}/.netrc" /var/lib/unified-proxy/registry.db /var/lib/unified-proxy/ca.key /etc/unified-proxy/credentials.yaml; do
@@ -479,14 +493,7 @@ for descriptor in "/proc/$$/fd"/*; do
 done
 
 {
-    directly
-    through_the_proxy
-    names
-    secrets
-    processes
-    files
-    project
-    system_calls
+    for group in "${groups[@]}"; do "$group"; done
 } | {
     open=0
     while IFS= read -r line; do

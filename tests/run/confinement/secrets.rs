@@ -1,8 +1,9 @@
 //! Secrets of the user, in files and in the environment.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
 use std::process::Command;
 
 use super::people;
@@ -312,4 +313,39 @@ fn a_run_keeps_its_state_elsewhere_if_another_user_made_the_directory_for_it() {
             assert_eq!(names(directory), [""; 0], "{}", directory.display());
         }
     }
+}
+
+/// The script with which operators attack their sandboxes. Its search for secrets leaves out files
+/// that are as a package installed them.
+#[test]
+fn the_red_team_script_finds_keys_except_in_unchanged_files_of_packages() {
+    let Some(person) = Person::new() else { return };
+    let script = r#"
+cd "$HOME"
+printf 'AIza%035d\n' 7 | tee leaked changed >packaged
+sum="$(md5sum <packaged | cut -d ' ' -f 1)"
+echo >>changed
+mkdir bin
+cat >bin/dpkg-query <<END
+#!/bin/sh
+echo " $HOME/packaged $sum"
+echo " $HOME/changed $sum"
+END
+chmod +x bin/dpkg-query
+PATH="$HOME/bin:$PATH" exec bash -s -- --kind run --only secrets
+"#;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let red_team = File::open(root.join("tests/security/redteam-sandbox.sh")).unwrap();
+    let mut command = person.command(&[], &["sh", "-ec", script]);
+    let said = Ran::of(command.stdin(red_team)).exits(1);
+    let mut lines = said.lines();
+    let found = lines.find_map(|line| line.strip_prefix("OPEN secrets-in-files: "));
+    let found: Vec<_> = found.expect(&said).split(' ').map(Path::new).collect();
+    let is_found = |name: &str| found.contains(&person.home().join(name).as_path());
+    let expected = [("leaked", true), ("changed", true), ("packaged", false)];
+    assert_eq!(
+        expected.map(|(name, _)| (name, is_found(name))),
+        expected,
+        "{said}"
+    );
 }
