@@ -35,9 +35,10 @@ use crate::loopback::dns_fixture::question;
 use crate::loopback::*;
 
 const SANDBOX: &str = "127.0.0.2";
-/// Idle timeout of connections, far below [`WAIT`].
-const IDLE: Duration = Duration::from_millis(300);
-const WAIT: Duration = Duration::from_millis(1500);
+/// Idle timeout of connections, below [`WAIT`]. A client on a busy machine needs less time between
+/// its connection and its request.
+const IDLE: Duration = Duration::from_secs(2);
+const WAIT: Duration = Duration::from_secs(4);
 /// Timeout for the proxy to notice that a client has disconnected.
 const NOTICED: Duration = Duration::from_secs(4);
 

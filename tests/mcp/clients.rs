@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use testkit::each_row;
 
 use crate::gateway::Gateway;
-use crate::programs::{Server, program};
+use crate::programs::{Server, node_server, program};
 use crate::support::{Origin, Ran};
 use crate::table;
 use crate::tools::Tools;
@@ -173,7 +173,7 @@ impl Upstreams {
     fn start(tools: &Tools) -> Self {
         let everything = |transport: &'static str| {
             Server::start(|address| {
-                let mut command = program(&tools.node());
+                let mut command = node_server(tools);
                 command.args([&tools.package(EVERYTHING), transport]);
                 command.env("PORT", address.port().to_string());
                 command

@@ -43,7 +43,7 @@ fn assert_as_expected(expected: &Expected, unexpected: &[String]) {
 /// The suite's results for the server without a gateway; panics unless every scored scenario
 /// passes.
 fn bare(tools: &Tools, revision: &str) -> Checks {
-    let server = Server::everything(tools);
+    let server = Server::everything("both", tools);
     let bare = Run::server(tools, revision, &server.url("/mcp")).end("bare");
     assert!(bare.passed, "{revision}: {bare:#?}");
     bare.checks
@@ -84,7 +84,7 @@ fn compare_server(leg: Leg, tools: &Tools, revisions: &[&str], mount: &Value) {
 #[test]
 fn a_server_mounted_over_http_passes_the_same_scenarios_as_without_the_gateway() {
     if let Some(tools) = Tools::install("conformance of a server mounted over HTTP") {
-        let server = Server::everything(&tools);
+        let server = Server::everything("both", &tools);
         let mount = over_http(&server.url("/mcp"));
         compare_server(Leg::Http, &tools, &REVISIONS, &mount);
     }
@@ -101,7 +101,7 @@ fn a_server_mounted_over_stdio_passes_the_same_scenarios_as_without_the_gateway(
 #[test]
 fn a_legacy_server_passes_the_scenarios_of_a_modern_one() {
     if let Some(tools) = Tools::install("conformance of a legacy server for modern clients") {
-        let server = Server::everything_in("legacy", &tools);
+        let server = Server::everything("legacy", &tools);
         let mount = over_http(&server.url("/mcp"));
         compare_server(Leg::Legacy, &tools, &["2026-07-28"], &mount);
     }
@@ -110,7 +110,7 @@ fn a_legacy_server_passes_the_scenarios_of_a_modern_one() {
 #[test]
 fn a_modern_server_passes_the_scenarios_of_a_legacy_one() {
     if let Some(tools) = Tools::install("conformance of a modern server for legacy clients") {
-        let server = Server::everything_in("modern", &tools);
+        let server = Server::everything("modern", &tools);
         let mount = over_http(&server.url("/mcp"));
         compare_server(Leg::Modern, &tools, &["2025-11-25"], &mount);
     }

@@ -23,6 +23,13 @@ pub fn program(program: &str) -> Command {
     command
 }
 
+/// Node.js, as a server that keeps idle connections open.
+pub fn node_server(tools: &Tools) -> Command {
+    let mut command = program(&tools.node());
+    command.args(["--require", &tools.text("keep_open.cjs")]);
+    command
+}
+
 /// An MCP server that listens on loopback.
 pub struct Server {
     pub address: SocketAddr,
@@ -46,26 +53,13 @@ impl Server {
         server
     }
 
-    /// Starts the server that the conformance suite expects, with both protocol eras: legacy
-    /// (2025-11-25 and before) and modern (2026-07-28).
-    pub fn everything(tools: &Tools) -> Self {
+    /// Starts the server that the conformance suite expects, with the protocol's eras `legacy`
+    /// (2025-11-25 and before), `modern` (2026-07-28) or `both`.
+    pub fn everything(eras: &str, tools: &Tools) -> Self {
         Self::start(|address| {
             let mut command = program(&tools.python(2));
             command
-                .args(["-m", "mcp_everything_server", "--port"])
-                .arg(address.port().to_string())
-                .env("PYTHONPATH", tools.path(EVERYTHING));
-            command
-        })
-    }
-
-    /// Starts the server that the conformance suite expects, with only one era: `legacy` or
-    /// `modern`.
-    pub fn everything_in(era: &str, tools: &Tools) -> Self {
-        Self::start(|address| {
-            let mut command = program(&tools.python(2));
-            command
-                .args([&tools.text("one_era.py"), era])
+                .args([&tools.text("everything.py"), eras])
                 .arg(address.port().to_string())
                 .env("PYTHONPATH", tools.path(EVERYTHING));
             command

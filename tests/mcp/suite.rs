@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::programs::program;
+use crate::programs::node_server;
 use crate::support::yaml;
 use crate::tools::Tools;
 
@@ -91,7 +91,7 @@ impl Run {
 
     fn start(tools: &Tools, set: impl FnOnce(&mut Command)) -> Self {
         let output = TempDir::new().unwrap();
-        let mut suite = program(&tools.node());
+        let mut suite = node_server(tools);
         suite.arg(tools.package("conformance/dist/index.js"));
         set(&mut suite);
         suite

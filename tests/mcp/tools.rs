@@ -15,10 +15,11 @@ const PYTHON: [(&str, &str); 2] = [
 /// The source distribution, which contains the server and the client with which the SDK is tested.
 /// The installed package lacks both.
 const SOURCE: &str = "mcp==2.3.0";
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     ("client.py", include_str!("programs/client.py")),
     ("client.mjs", include_str!("programs/client.mjs")),
-    ("one_era.py", include_str!("programs/one_era.py")),
+    ("everything.py", include_str!("programs/everything.py")),
+    ("keep_open.cjs", include_str!("programs/keep_open.cjs")),
     ("through.sh", include_str!("programs/through.sh")),
     ("weather.py", include_str!("programs/weather.py")),
 ];

@@ -410,8 +410,9 @@ fn connections_of_all_containers_together_are_limited() {
 fn slow_heads_handshakes_and_idle_tunnels_are_closed() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
-    setup.proxy["limits"]["header_read_timeout"] = json!("1s");
-    setup.proxy["upstream"]["idle_timeout"] = json!("1s");
+    // Long enough for the handshakes and the last request of this test on a busy machine.
+    setup.proxy["limits"]["header_read_timeout"] = json!("2s");
+    setup.proxy["upstream"]["idle_timeout"] = json!("2s");
     let proxy = setup.start();
 
     let mut head = proxy.dial();
@@ -459,9 +460,9 @@ fn a_silent_tunnel_is_closed_without_a_response() {
 fn a_client_that_waits_for_an_upstream_is_not_idle() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
-    setup.proxy["upstream"]["idle_timeout"] = json!("1s");
+    setup.proxy["upstream"]["idle_timeout"] = json!("2s");
     let proxy = setup.start();
-    assert_eq!(proxy.https_get(HOST, "/slow/2500", &[]).status, 200);
+    assert_eq!(proxy.https_get(HOST, "/slow/4500", &[]).status, 200);
 }
 
 #[test]

@@ -6,7 +6,12 @@ The tool needs arguments that agents should not see. The server appends the argu
 import json
 import sys
 
+import uvicorn
 from mcp.server.fastmcp import FastMCP
+
+# uvicorn closes connections that were idle for 5 s. The gateway may send a request at that moment, and a request that
+# may have been received is not sent again.
+IDLE_SECONDS = 3600
 
 port, file = sys.argv[1:]
 server = FastMCP("weather", host="127.0.0.1", port=int(port))
@@ -28,4 +33,5 @@ def fetch_forecast(
     return f"sunny in {city}"
 
 
-server.run(transport="streamable-http")
+app = server.streamable_http_app()
+uvicorn.run(app, host="127.0.0.1", port=int(port), timeout_keep_alive=IDLE_SECONDS)
