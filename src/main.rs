@@ -7,10 +7,10 @@ use unified_proxy::app::{self, DevOptions};
 use unified_proxy::cli::{self, AuditCommand, Command, Failure};
 use unified_proxy::sandbox;
 
-/// jemalloc. With the settings of `.cargo/config.toml`, it returns freed memory to the kernel at
-/// once. jemalloc is built for one page size, so it is used only on x86-64: on other architectures,
-/// the page size depends on the kernel.
-#[cfg(target_arch = "x86_64")]
+/// jemalloc, with the settings of `.cargo/config.toml` (docs/adr/017-jemalloc.md). It is built for one
+/// page size, so it is used only on x86-64: on other architectures, the page size depends on the
+/// kernel.
+#[cfg(all(feature = "jemalloc", target_arch = "x86_64"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -19,7 +19,10 @@ fn main() -> ExitCode {
         // These five commands start a runtime themselves if they need one. The forwarder must begin
         // with one thread: a process with several threads cannot enter a new user namespace.
         Command::Run(run) => return run.run(),
-        Command::RunAppliance => cli::run_appliance(),
+        Command::RunAppliance => {
+            return_freed_memory();
+            cli::run_appliance()
+        }
         Command::SandboxForwarder => return sandbox::run_forwarder(),
         Command::SandboxPid1 => return sandbox::run_pid1(),
         Command::SandboxSupervisor => return sandbox::run_supervisor(),
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(config: PathBuf, dev: Option<DevOptions>) -> Result<(), Failure> {
+    return_freed_memory();
     block_on(async { Ok(app::run(config, dev).await?) })
 }
 
@@ -47,4 +51,16 @@ fn block_on(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Fa
     let runtime = tokio::runtime::Runtime::new()
         .map_err(|error| Failure::internal(format_args!("cannot start: {error}")))?;
     runtime.block_on(command)
+}
+
+/// Starts jemalloc's thread, which returns freed memory to the kernel; without it, jemalloc returns
+/// memory only while the process allocates. Only for servers: a command that creates a user namespace
+/// must have one thread.
+fn return_freed_memory() {
+    #[cfg(all(feature = "jemalloc", target_arch = "x86_64"))]
+    if let Err(error) = tikv_jemalloc_ctl::background_thread::write(true) {
+        eprintln!(
+            "unified-proxy: freed memory is returned late: jemalloc's thread does not start: {error}"
+        );
+    }
 }

@@ -10,6 +10,7 @@ step fails, prints the failure and exits with 1. Works for every user who may ma
 If the binary is linked dynamically, its libraries are copied into the root, and the output says so.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -51,6 +52,7 @@ def require(holds, what):
 
 
 def lay_out(root, binary):
+    """Makes the root directory; returns whether the binary is static, as scripts/release builds it."""
     licences = [HERE / "LICENSE", binary.with_name("third-party-licences.txt")]
     licences = [file for file in licences if file.exists()]
     subprocess.run([HERE / "packaging/image/root", root, binary, CERTIFICATES, HERE / "config", *licences], check=True)
@@ -75,6 +77,7 @@ def lay_out(root, binary):
         print(f"not as in the image: linked dynamically, {len(libraries)} libraries were copied", flush=True)
     else:
         require(held <= LIMIT_BYTES, f"the image holds {held / 1e6:.1f} MB, and at most {LIMIT_BYTES / 1e6:.1f} MB are allowed")
+    return not libraries
 
 
 def enter_namespaces(root):
@@ -128,7 +131,17 @@ def ask_proxy(url):
         return proxy.makefile("rb").read().decode()
 
 
-def serve(root):
+def threads():
+    """The names of all threads of this PID namespace. /proc is that of the host, so process ids in it are others."""
+    own, names = os.readlink("/proc/self/ns/pid"), set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(process / "ns/pid") == own:
+                names |= {file.read_text().strip() for file in process.glob("task/*/comm")}
+    return names
+
+
+def serve(root, is_static):
     server = start(root, "serve", stderr=open(root / "log", "w"))
     began = time.monotonic()
     while (ended := run(root, "health"))[0] != 0:
@@ -136,6 +149,9 @@ def serve(root):
             sys.exit(f"failed: not healthy: {ended[1]}\n{(root / 'log').read_text()}")
         time.sleep(0.1)
     require(True, f"healthy after {time.monotonic() - began:.1f} s")
+
+    if is_static:
+        require("jemalloc_bg_thd" in threads(), "jemalloc's thread returns freed memory")
 
     require(ask_dns("api.github.com") == REFUSED, "DNS on port 53 refuses an unregistered source")
     require("unknown_source" in ask_proxy("http://example.com/"), "the proxy denies an unregistered source")
@@ -169,10 +185,10 @@ def forked(work):
         sys.exit("failed: see above")
 
 
-def serve_isolated(root):
+def serve_isolated(root, is_static):
     enter_namespaces(root)
     # The next child is PID 1 of the new PID namespace, so the kernel kills its descendants when it ends.
-    forked(lambda: serve(root))
+    forked(lambda: serve(root, is_static))
 
 
 def main():
@@ -180,10 +196,10 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory) / "root"
         root.mkdir(mode=0o755)
-        lay_out(root, binary)
+        is_static = lay_out(root, binary)
         version = subprocess.run([binary, "--version"], capture_output=True, text=True)
         require(version.returncode == 0, version.stdout.strip())
-        forked(lambda: serve_isolated(root))
+        forked(lambda: serve_isolated(root, is_static))
 
 
 main()

@@ -387,8 +387,8 @@ fn prompts_are_listed_under_prefixed_names() {
     assert_eq!(exposed.problems().len(), 2);
 }
 
-/// The bound is generous: only a change of complexity exceeds it. `cargo bench -p addons` measures
-/// the time.
+/// The bound is generous: only a change of complexity exceeds it. `cargo bench --profile shipped
+/// -p addons` measures the time.
 #[test]
 fn a_view_of_a_thousand_tools_is_built_within_100_ms() {
     let properties: serde_json::Map<_, _> = (0..8)
