@@ -87,14 +87,14 @@ class DnsLoad(Runner):
         self.finish(self.ask(peer, [*unit.arguments, "--questions", number], 0), peer.name, LOAD_SECONDS)
 
 
-class CountedProduct(Gateway):
-    """The product under callgrind, with one MCP server mounted over HTTP; if `with_policy`, with a policy of 50 rules."""
+class SmallGateway(Gateway):
+    """The product with one MCP server, which it mounts over HTTP; if `with_policy`, with a policy of 50 rules."""
 
     # Registers only the containers that send the loads. Maintenance reads each container's state every second: with 10,000
     # containers that takes 5 million instructions a second, on a slow machine a large part of each count.
     containers = 3
 
-    def __init__(self, *arguments, with_policy, **ports):
+    def __init__(self, *arguments, with_policy=True, **ports):
         self.with_policy = with_policy
         super().__init__(*arguments, **ports)
 
@@ -105,13 +105,16 @@ class CountedProduct(Gateway):
             del files["mcp.yaml"]["policies"]
         return files
 
-    def start_counted(self, *options):
-        options = ["--tool=callgrind", f"--callgrind-out-file={self.work / PROFILE}", "--quiet", *options]
-        self.start("valgrind", *options, seconds=START_SECONDS)
 
+class CountedProduct(SmallGateway):
+    """The product under callgrind."""
+
+    def start_counted(self):
+        options = ["--tool=callgrind", f"--callgrind-out-file={self.work / PROFILE}", "--quiet"]
+        self.start("valgrind", *options, seconds=START_SECONDS)
         time.sleep(SETTLING_SECONDS)
         self.per_second, self.dumped = 0, time.monotonic()
-        _, self.profile_of_start = self.dump()
+        self.dump()
         time.sleep(IDLE_SECONDS)
         self.per_second = self.dump()[0] / IDLE_SECONDS
 
@@ -161,18 +164,19 @@ def toolchain():
 
 def build(root, as_built):
     """Builds the product and the load program, unless `as_built`; returns their paths. The product's own crates are
-    optimised too. The target directory is that of the tests, whose builds have already optimised all other crates."""
+    optimised too. The target directory is that of the tests, whose builds have compiled all other crates."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
     if not as_built:
-        product = ["cargo", "build", "--quiet", "--locked", "--bin", "unified-proxy"]
-        subprocess.run(product, cwd=root, check=True, env=os.environ | {"CARGO_PROFILE_DEV_OPT_LEVEL": "2"})
+        optimised = [f"--config=profile.dev.package.{crate}.opt-level=2" for crate in ("addons", "unified-proxy")]
+        product = ["cargo", "build", "--quiet", "--locked", "--bin", "unified-proxy", "--features", "jemalloc", *optimised]
+        subprocess.run(product, cwd=root, check=True)
         load = ["cargo", "build", "--quiet", "--locked", "--no-default-features", "--target-dir", target]
         subprocess.run(load, cwd=root / "tests/performance", check=True)
     return target / "debug/unified-proxy", target / "debug/performance"
 
 
-def start(processes, work, binary, performance, with_policy, *options):
-    """Starts the product under callgrind, and the servers that it contacts."""
+def prepare(kind, processes, work, binary, performance, **options):
+    """Starts the servers that the product contacts; returns a product of the class `kind`, not started, with its registrations."""
     subprocess.run([performance, "certificates", work], check=True)
     origin, nameserver, server = free_port(), free_port(), free_port()
     commands = {
@@ -183,10 +187,8 @@ def start(processes, work, binary, performance, with_policy, *options):
         process = processes.start(name, performance, *arguments, "--listen", f"127.0.0.1:{port}")
         processes.await_port(name, process, port)
     processes.start("nameserver", performance, "nameserver", "--listen", f"127.0.0.1:{nameserver}")
-    product = CountedProduct(processes, binary, work, [], server, origin=origin, nameserver=nameserver,
-                             with_policy=with_policy)
+    product = kind(processes, binary, work, [], server, origin=origin, nameserver=nameserver, **options)
     product.register()
-    product.start_counted(*options)
     return product
 
 
@@ -214,7 +216,8 @@ def measure(work, say, binary, performance, functions):
         counts = {}
         with Processes(place) as processes:
             say("starting the product")
-            product = start(processes, place, copy, performance, with_policy)
+            product = prepare(CountedProduct, processes, place, copy, performance, with_policy=with_policy)
+            product.start_counted()
             for load, peer, units in parts(product, performance, not with_policy):
                 for unit in units:
                     say(unit.name)

@@ -58,10 +58,10 @@ def http_loads(quick):
         keep_alive(256, rounds=rounds, smallest=True, seconds=seconds,
                    peers=RELAYS if quick else EVERY),
         keep_alive(1, seconds=seconds, peers=("direct", *RELAYS)),
-        keep_alive(32, "--size", 100 << 10, name="100 KiB", seconds=seconds),
+        keep_alive(32, "--size", 100 << 10, name="100 KiB", seconds=seconds, rounds=rounds),
         keep_alive(1, *big, name="100 MB body, scrubbed"),
         keep_alive(1, *big, *plain, name="100 MB body, no secret injected"),
-        Load("HTTP/2, 100 streams on 1 connection", ["streams", "--connections", 1], seconds=seconds,
+        Load("HTTP/2, 100 streams on 1 connection", ["streams", "--connections", 1], seconds=seconds, rounds=rounds,
              peers=("direct", "product", "nginx", "hudsucker")),
         Load("new tunnels, 1 host", ["tunnels", "--connections", 16], rounds=3 if quick else 10, smallest=True,
              seconds=seconds, peers=RELAYS if quick else EVERY),
@@ -78,8 +78,11 @@ PAIR_STARTS = 5
 def paired_loads(quick):
     """Loads for the ratio of the product to the relay, with the rounds for each pair of processes. On a machine that is shared with
     others, the median of many short pairs is more precise than the ratio of two smallest values."""
-    return [keep_alive(connections, suffix=", in pairs", peers=("product", "relay"), rounds=rounds, seconds=0.5)
-            for connections, rounds in ((32, 4 if quick else 20), (256, 1 if quick else 6))]
+    def pairs(connections, rounds, *more, **options):
+        return keep_alive(connections, *more, suffix=", in pairs", peers=("product", "relay"), rounds=rounds, seconds=0.5, **options)
+
+    return [pairs(32, 4 if quick else 20), pairs(256, 1 if quick else 6),
+            pairs(32, 2 if quick else 6, "--size", 100 << 10, name="100 KiB")]
 
 
 def slow_loads():

@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from . import bar, function_order, instructions, loads, mcp, refusals, report
+from . import bar, instructions, loads, mcp, refusals, report, training
 from .forge import Forge
 from .peers import Peers
 from .processes import Peer, Processes, free_port
@@ -30,18 +30,21 @@ PACKAGES = "git nginx haproxy squid-openssl dnsmasq unbound"
 
 
 def build(as_built):
-    """Builds the binaries, unless `as_built`; returns their paths."""
+    """Builds the binary that is shipped and the test programs, unless `as_built`; returns their paths."""
     if not shutil.which("cargo"):
         sys.exit("Missing: cargo. Install Rust with rustup; rust-toolchain.toml names the version.")
+    if not as_built:
+        subprocess.run([ROOT / "scripts/release", "binary"], check=True, stdout=sys.stderr)
+    return ROOT / "target/dist/unified-proxy", build_programs(as_built)
 
-    def release(directory):
-        if not as_built:
-            subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=directory, check=True)
-        query = ["cargo", "metadata", "--format-version", "1", "--no-deps"]
-        output = subprocess.run(query, cwd=directory, check=True, capture_output=True).stdout
-        return Path(json.loads(output)["target_directory"]) / "release"
 
-    return release(ROOT) / "unified-proxy", release(ROOT / "tests/performance") / "performance"
+def build_programs(as_built=False):
+    place = ROOT / "tests/performance"
+    if not as_built:
+        subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=place, check=True)
+    query = ["cargo", "metadata", "--format-version", "1", "--no-deps"]
+    output = subprocess.run(query, cwd=place, check=True, capture_output=True).stdout
+    return Path(json.loads(output)["target_directory"]) / "release/performance"
 
 
 def install():
@@ -80,7 +83,6 @@ def measure(options, work, processes, product_binary, performance):
     say("starting the product with its registrations")
     forge = Forge(work, certificates)
     product, facts = start_product(processes, product_binary, work, certificates, origin, nameserver, forge)
-    facts["ordered"] = function_order.share_found(ROOT, product_binary)
     facts["clone_s"] = forge.clone(product.peer(), work)
     make = Peers(processes, work, performance, certificates, origin, nameserver, mitmdump())
     direct = Peer("direct", origin, process.pid, work / "ca.pem", route="reverse")
@@ -163,7 +165,8 @@ def main():
     arguments.add_argument("--record", action="store_true", help="also write the tables to docs/performance.md")
     arguments.add_argument("--as-built", action="store_true", help="measure the existing binaries without a build")
     arguments.add_argument("--mcp", action="store_true", help="measure the MCP gateway instead of HTTP and DNS")
-    arguments.add_argument("--order", action="store_true", help=f"write {function_order.SCRIPT} instead")
+    arguments.add_argument("--train", nargs=2, type=Path, metavar=("BINARY", "DIRECTORY"),
+                           help="send the loads to an instrumented binary, which writes its counts to the directory, instead")
     arguments.add_argument("--instructions", action="store_true", help="count instructions with callgrind instead")
     arguments.add_argument("--functions", action="store_true", help="with --instructions: also print the costliest functions")
     options = arguments.parse_args()
@@ -175,12 +178,15 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if not shutil.which("git"):
         sys.exit("Missing: git (apt-get install git, or scripts/bench --install).")
+    if options.train:
+        binary, counts = (path.resolve() for path in options.train)
+        with tempfile.TemporaryDirectory(prefix="training-") as directory:
+            training.run(Path(directory), say, binary, build_programs(), counts)
+        return
     product, performance = build(options.as_built)
     text = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         work = Path(directory)
-        if options.order:
-            sys.exit(function_order.write(ROOT, work, say, product, performance))
         if options.mcp:
             figures = mcp.measure(options.quick, work, say, ROOT, product, performance)
         else:

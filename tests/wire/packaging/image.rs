@@ -67,6 +67,9 @@ fn base_images_have_plain_names() {
     }
 }
 
+/// Made by `scripts/release profile` and not committed. The build does without it.
+const PROFILE: &str = "packaging/unified-proxy.profdata";
+
 /// Copies the build context. Panics unless `*` is the first pattern of `.dockerignore`. Takes each
 /// further line that begins with `!` as a path without wildcards, and ignores the other lines.
 fn copy_context(to: &Path) {
@@ -74,6 +77,9 @@ fn copy_context(to: &Path) {
     let mut lines = ignore.lines().filter(|line| !line.starts_with('#'));
     assert_eq!(lines.next(), Some("*"));
     for kept in lines.filter_map(|line| line.strip_prefix('!')) {
+        if kept == PROFILE && !root().join(kept).exists() {
+            continue;
+        }
         assert!(
             root().join(kept).exists(),
             ".dockerignore keeps {kept}, which does not exist"
@@ -105,7 +111,6 @@ fn the_build_context_holds_what_the_build_needs_and_no_secret() {
         "scripts/release",
         "scripts/licences",
         "packaging/image/root",
-        "packaging/function-order.ld",
         "config/proxy.yaml",
     ] {
         let mode = fs::metadata(context.path().join(needed))
