@@ -16,8 +16,8 @@ use super::server::{Answer, McpServer, Seen, event, text_result, tool};
 /// Limit on the growth of the proxy's resident memory, in KiB: room for several messages of the
 /// maximum length (8 MiB) and their parsed forms.
 const GROWTH: u64 = 96 * 1024;
-/// Time limit of a call to another server during a flood.
-const MEANWHILE: Duration = Duration::from_secs(5);
+/// Time limit of a call to another server during a flood, long enough for a busy machine.
+const MEANWHILE: Duration = Duration::from_secs(10);
 
 /// A gateway with a flooding server, whose timeout is 2 s, and a well-behaved server.
 fn beside(flood: &McpServer, quiet: &McpServer) -> Gateway {
@@ -311,7 +311,7 @@ fn large_messages_for_a_client_that_stops_reading_take_bounded_memory() {
             }
             _ => client.send("GET", &[("accept", "text/event-stream")], b""),
         };
-        let until = Instant::now() + 2 * MEANWHILE;
+        let until = Instant::now() + Duration::from_secs(10);
         while Instant::now() < until {
             assert_others_go_on(&gateway);
         }
