@@ -168,7 +168,9 @@ def build(root, as_built):
     target = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
     if not as_built:
         optimised = [f"--config=profile.dev.package.{crate}.opt-level=2" for crate in ("addons", "unified-proxy")]
-        product = ["cargo", "build", "--quiet", "--locked", "--bin", "unified-proxy", "--features", "jemalloc", *optimised]
+        # A test of the workspace is built too: only then does cargo choose the features of dependencies as for all tests.
+        targets = ["--workspace", "--bin", "unified-proxy", "--test", "mcp", "--features", "jemalloc"]
+        product = ["cargo", "build", "--quiet", "--locked", *targets, *optimised]
         subprocess.run(product, cwd=root, check=True)
         load = ["cargo", "build", "--quiet", "--locked", "--no-default-features", "--target-dir", target]
         subprocess.run(load, cwd=root / "tests/performance", check=True)
