@@ -11,9 +11,9 @@ use testkit::each_row;
 
 use crate::differences::{Expected, Leg, differences, succeeds};
 use crate::gateway::Gateway;
-use crate::programs::{Server, everything_on_stdio};
+use crate::programs::{STARTUP, Server, everything_on_stdio};
 use crate::suite::{Check, Checks, REVISIONS, Run, client_scenarios, scored};
-use crate::support::{Origin, SOON, closed_address, eventually};
+use crate::support::{Origin, closed_address, eventually};
 use crate::tools::Tools;
 
 /// Mounts a server without a prefix, since the suite knows the names of the server's tools.
@@ -177,7 +177,7 @@ fn with_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks {
         suite.env("CLIENT", client(tools));
         suite.env("MEETING", meeting.path());
     });
-    eventually("the suite starts the client", SOON, || {
+    eventually("the suite starts the client", STARTUP, || {
         at("server").exists()
     });
     let server = fs::read_to_string(at("server")).unwrap();

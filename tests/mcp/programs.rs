@@ -10,7 +10,7 @@ use crate::support::{eventually, free_address};
 use crate::tools::Tools;
 
 /// Time limit for a program to start; interpreters start slowly on a busy machine.
-const STARTUP: Duration = Duration::from_secs(60);
+pub const STARTUP: Duration = Duration::from_secs(60);
 
 /// A command, not started yet, with only `PATH` and `PYTHONDONTWRITEBYTECODE` as environment.
 pub fn program(program: &str) -> Command {
