@@ -105,13 +105,13 @@ impl Client {
     /// host, where it must fail before the timeout. Returns the part of the denial that the script
     /// prints.
     pub fn try_in(&self, place: &Place<'_>, tools: &Tools) -> Shown {
-        let allowed = place.run(&self.script(self.host, tools));
+        let allowed = place.run(&script(self.host, tools, self.script));
         assert_eq!(allowed.code, Some(0), "{allowed:?}");
         match self.expects {
             Expects::Text(text) => assert!(allowed.stdout.contains(text), "{allowed:?}"),
             Expects::Stream => assert_streamed(&allowed),
         }
-        let denied = place.run(&self.script(DENIED_HOST, tools));
+        let denied = place.run(&script(DENIED_HOST, tools, self.script));
         assert_ne!(denied.code, Some(0), "{denied:?}");
         assert_ne!(denied.code, Some(TIMED_OUT), "{denied:?}");
         let said = denied.stdout + &denied.stderr;
@@ -123,18 +123,6 @@ impl Client {
         } else {
             Shown::Nothing
         }
-    }
-
-    fn script(&self, host: &str, tools: &Tools) -> String {
-        let tools = tools.dir.display();
-        let cargo = std::path::Path::new(env!("CARGO"))
-            .parent()
-            .unwrap()
-            .display();
-        format!(
-            "TOOLS='{tools}' CARGO_BIN='{cargo}' HOST={host} KEY={PLACEHOLDER}\n{PRELUDE}{}",
-            self.script
-        )
     }
 
     /// The client's line of the table.
@@ -154,6 +142,18 @@ impl Client {
         };
         format!("| {} | works{with}{streams} | {shown} |", self.name)
     }
+}
+
+/// A script with the variables that it needs. In its PATH, the tests' own programs come first.
+pub fn script(host: &str, tools: &Tools, commands: &str) -> String {
+    let tools = tools.dir.display();
+    let cargo = std::path::Path::new(env!("CARGO"))
+        .parent()
+        .unwrap()
+        .display();
+    format!(
+        "TOOLS='{tools}' CARGO_BIN='{cargo}' HOST={host} KEY={PLACEHOLDER}\n{PRELUDE}{commands}"
+    )
 }
 
 /// Asserts that the pieces of a reply arrived over at least half of the time that sending took: a

@@ -57,7 +57,7 @@ fn each_installed_client_works_with_the_variables_of_env_as_documented() {
         !seen.contains(stand_ins::PLACEHOLDER),
         "a placeholder reached an API"
     );
-    table::compare(&rows);
+    table::compare(&rows, &tools);
 }
 
 /// Runs the same clients in sandboxes of `run --server`, which sets their environment.
@@ -108,7 +108,7 @@ fn each_installed_client_works_inside_a_sandbox_of_run_as_documented() {
         start: &sandboxed,
     };
     let rows = try_all(&place, &tools, &|| denials(&proxy));
-    table::compare(&rows);
+    table::compare(&rows, &tools);
 }
 
 /// Runs, in a place, every client that is installed; `denials` returns the number of audited

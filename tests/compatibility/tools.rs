@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::clients::script;
+use super::place::{Place, shell};
 use crate::support::installed;
 
 const REQUIREMENTS: &str = include_str!("requirements.txt");
@@ -16,6 +18,20 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("stream.py", include_str!("programs/stream.py")),
     ("node/fetch.mjs", include_str!("programs/fetch.mjs")),
     ("node/stream.mjs", include_str!("programs/stream.mjs")),
+];
+
+/// Commands that print the version of a client that the machine provides.
+const OF_THE_MACHINE: [(&str, &str); 10] = [
+    ("curl", "curl --version"),
+    ("wget", "wget --version"),
+    ("git", "git --version"),
+    ("gh", "gh --version"),
+    ("Python", "python --version"),
+    ("pip", "pip --version"),
+    ("npm", "npm --version"),
+    ("Go", "go version"),
+    ("Java", "java -version 2>&1"),
+    ("Cargo", "cargo --version"),
 ];
 
 /// A requirement of a client.
@@ -79,6 +95,28 @@ impl Tools {
         }
         let failed = self.failed.iter().find(|(failed, _)| *failed == tool);
         failed.map(|(_, why)| why.clone())
+    }
+
+    /// The clients that the machine provides: `NAME VERSION, …`.
+    pub fn of_the_machine(&self) -> String {
+        let place = Place {
+            environment: Vec::new(),
+            start: &shell,
+        };
+        let named = OF_THE_MACHINE.map(|(name, command)| {
+            let printed = place.run(&script("none.example.com", self, command));
+            let version = installed::version_in(&printed.stdout);
+            format!(
+                "{name} {}",
+                version.unwrap_or_else(|| panic!("{printed:?}"))
+            )
+        });
+        named.join(", ")
+    }
+
+    /// The clients that the tests install: `NAME VERSION, …`.
+    pub fn pinned() -> String {
+        installed::pinned(&[REQUIREMENTS], NODE)
     }
 
     /// Adds a line to the summary that `scripts/test` prints.

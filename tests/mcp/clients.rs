@@ -301,5 +301,5 @@ fn every_client_calls_a_tool_of_every_server_over_each_of_its_transports() {
         assert_eq!(found.results.len(), mounts.len());
         lines.push(table::line(&client, transport, &found));
     });
-    table::compare(&mounts, &lines);
+    table::compare(&mounts, &lines, &tools);
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use crate::clients::{Client, Found, Mount, Transport};
+use crate::support::installed::{recorded_line, recorded_today};
+use crate::tools::Tools;
 
 /// The environment variable that makes the test write the document instead of comparing it.
 const RECORD: &str = "RECORD_COMPATIBILITY";
@@ -23,12 +25,20 @@ pub fn line(client: &Client, transport: Transport, found: &Found) -> String {
     format!("| {} | {} | {revision} |", client.name, transport.name())
 }
 
-/// Compares the document with the lines of the clients, or writes it.
-pub fn compare(mounts: &[Mount], lines: &[String]) {
+/// Compares the document with the lines of the clients and with the pinned versions, or writes it.
+/// The comparison ignores the date and the version of the machine's Python.
+pub fn compare(mounts: &[Mount], lines: &[String], tools: &Tools) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/mcp-compatibility.md");
     let recorded = fs::read_to_string(&path).unwrap_or_default();
-    let found = document(mounts, lines);
-    if std::env::var_os(RECORD).is_some() {
+    let is_recording = std::env::var_os(RECORD).is_some();
+    let versions = match is_recording {
+        true => recorded_today(&tools.of_the_machine()),
+        false => recorded_line(&recorded),
+    };
+    let installed = format!("Installed by the tests: {}.", Tools::pinned());
+    let head = format!("{HEAD}{versions}\n{installed}\n\n");
+    let found = head + &table(mounts, lines);
+    if is_recording {
         return fs::write(path, found).unwrap();
     }
     for line in found
@@ -43,7 +53,7 @@ pub fn compare(mounts: &[Mount], lines: &[String]) {
     );
 }
 
-fn document(mounts: &[Mount], lines: &[String]) -> String {
+fn table(mounts: &[Mount], lines: &[String]) -> String {
     let mut head = "| client | transport | revision |".to_owned();
     let mut rule = "| --- | --- | --- |".to_owned();
     for mount in mounts {
@@ -52,5 +62,5 @@ fn document(mounts: &[Mount], lines: &[String]) -> String {
     }
     let works = " works |".repeat(mounts.len());
     let lines = lines.iter().map(|line| format!("{line}{works}\n"));
-    format!("{HEAD}{head}\n{rule}\n{}", lines.collect::<String>())
+    format!("{head}\n{rule}\n{}", lines.collect::<String>())
 }

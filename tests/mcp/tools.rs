@@ -68,6 +68,18 @@ impl Tools {
         self.text(&format!("node_modules/@modelcontextprotocol/{file}"))
     }
 
+    /// The program that the machine provides: `Python VERSION`.
+    pub fn of_the_machine(&self) -> String {
+        let output = Command::new(self.python(2)).arg("--version").output();
+        let printed = String::from_utf8(output.unwrap().stdout).unwrap();
+        format!("Python {}", installed::version_in(&printed).unwrap())
+    }
+
+    /// The conformance suite, the clients and the servers: `NAME VERSION, …`.
+    pub fn pinned() -> String {
+        installed::pinned(&PYTHON.map(|(_, requirements)| requirements), NODE)
+    }
+
     /// The paths that servers in a sandbox must read: the installation directory, and the Python
     /// that the environments refer to, unless it is below `/usr`.
     pub fn readable(&self) -> Vec<String> {

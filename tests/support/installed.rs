@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::Value;
+use time::OffsetDateTime;
+
 /// Time after a failed installation during which [`once`] returns its error without another
 /// attempt. Each test may run in its own process and would otherwise try again.
 const TRY_AGAIN: Duration = Duration::from_secs(600);
@@ -57,4 +60,43 @@ pub fn run(what: &str, command: &mut Command) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("{what} ({})", first.unwrap_or_default().trim())),
     }
+}
+
+/// The pinned packages of pip's requirement files and of a `package.json`: `NAME VERSION, …`.
+pub fn pinned(requirements: &[&str], package: &str) -> String {
+    let package: Value = serde_json::from_str(package).unwrap();
+    let of_npm = package["dependencies"].as_object().unwrap().iter();
+    let of_npm = of_npm.map(|(name, version)| (name.as_str(), version.as_str().unwrap()));
+    let lines = requirements.iter().flat_map(|text| text.lines());
+    let of_pip = lines.filter_map(|line| line.split_once("=="));
+    let named = of_pip.chain(of_npm);
+    let named: Vec<_> = named
+        .map(|(name, version)| format!("{name} {version}"))
+        .collect();
+    named.join(", ")
+}
+
+/// The first version number in the output of a program, such as `1.24.4` in `go version go1.24.4`.
+pub fn version_in(output: &str) -> Option<&str> {
+    let words = output.split_whitespace();
+    let mut words = words.map(|word| word.trim_matches(|char: char| !char.is_ascii_digit()));
+    words.find(|word| word.contains('.'))
+}
+
+/// The beginning of the line with the date of a recorded document and the versions of the machine's
+/// programs.
+const RECORDED: &str = "Recorded on ";
+
+/// That line, as of today.
+pub fn recorded_today(with: &str) -> String {
+    format!(
+        "{RECORDED}{} with {with}.",
+        OffsetDateTime::now_utc().date()
+    )
+}
+
+/// That line of a document, which other days and machines do not make wrong.
+pub fn recorded_line(document: &str) -> String {
+    let line = document.lines().find(|line| line.starts_with(RECORDED));
+    line.unwrap_or_default().to_owned()
 }
