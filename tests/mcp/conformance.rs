@@ -41,19 +41,22 @@ fn assert_as_expected(expected: &Expected, unexpected: &[String]) {
 }
 
 /// The suite's results for the server without a gateway; panics unless every scored scenario
-/// passes.
+/// passes. The tests of one run of the test runner share these results.
 fn bare(tools: &Tools, revision: &str) -> Checks {
-    let server = Server::everything("both", tools);
-    let bare = Run::server(tools, revision, &server.url("/mcp")).end("bare");
-    assert!(bare.passed, "{revision}: {bare:#?}");
-    bare.checks
+    let shared = tools.once_in_a_run(&format!("bare-{revision}"), || {
+        let server = Server::everything("both", tools);
+        let bare = Run::server(tools, revision, &server.url("/mcp")).end("bare");
+        assert!(bare.passed, "{revision}: {bare:#?}");
+        json!(bare.checks.into_iter().collect::<Vec<_>>())
+    });
+    let checks: Vec<_> = serde_json::from_value(shared).unwrap();
+    checks.into_iter().collect()
 }
 
 /// Runs the suite as client, for each revision, and compares two results: those of a server with
 /// both eras without the gateway, and those of `mount` through the gateway.
 fn compare_server(leg: Leg, tools: &Tools, revisions: &[&str], mount: &Value) {
     each_row(revisions, |revision| {
-        let bare = bare(tools, revision);
         let origin = Origin::start();
         let gateway = Gateway::start(&origin, mount);
         gateway.wait_for(&["test_simple_text".to_owned()]);
@@ -64,6 +67,7 @@ fn compare_server(leg: Leg, tools: &Tools, revisions: &[&str], mount: &Value) {
             gateway.call("test_streaming_elicitation", json!({ "elicitation": {} }));
         }
         let through = Run::server(tools, revision, &gateway.url("/mcp")).end("through");
+        let bare = bare(tools, revision);
         let scored = match leg {
             Leg::Http | Leg::Stdio => scored(tools, revision, "server"),
             // The mounted server does not support the revision, and does not pass without the
@@ -127,9 +131,9 @@ fn a_gateway_that_does_not_listen_differs_in_every_scenario() {
         return;
     };
     each_row(REVISIONS, |revision| {
-        let bare = bare(&tools, revision);
         let url = format!("http://{}/mcp", closed_address());
         let nothing = Run::server(&tools, revision, &url).end("without a gateway");
+        let bare = bare(&tools, revision);
         let found = differences(&bare, &nothing.checks);
         let succeeding = bare.iter().filter(|(_, all)| succeeds(all));
         assert_eq!(

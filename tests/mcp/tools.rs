@@ -1,8 +1,10 @@
 //! Installs the suite, clients and servers once, in pinned versions, below the target directory.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use serde_json::{Value, json};
 
 use crate::support::{installed, summarize};
 
@@ -78,6 +80,26 @@ impl Tools {
     /// The conformance suite, the clients and the servers: `NAME VERSION, …`.
     pub fn pinned() -> String {
         installed::pinned(&PYTHON.map(|(_, requirements)| requirements), NODE)
+    }
+
+    /// Returns a value that only the first caller makes in a run of the test runner. Without a
+    /// runner that names its runs, every caller makes the value.
+    pub fn once_in_a_run(&self, name: &str, make: impl FnOnce() -> Value) -> Value {
+        let Ok(run) = std::env::var("NEXTEST_RUN_ID") else {
+            return make();
+        };
+        let path = self.path(name).with_extension("json");
+        let lock = File::create(path.with_extension("lock")).unwrap();
+        lock.lock().unwrap();
+        let made = fs::read_to_string(&path).unwrap_or_default();
+        if let Ok((by, value)) = serde_json::from_str::<(String, Value)>(&made)
+            && by == run
+        {
+            return value;
+        }
+        let value = make();
+        fs::write(path, json!([run, value]).to_string()).unwrap();
+        value
     }
 
     /// The paths that servers in a sandbox must read: the installation directory, and the Python
