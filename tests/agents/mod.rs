@@ -204,6 +204,16 @@ impl<'a> Sandbox<'a> {
     }
 }
 
+/// Installs the agents while other tests run, which takes minutes the first time.
+#[test]
+fn npm_installs_the_agents() {
+    if let Some(programs) = packages::programs("all agents") {
+        for name in ["claude", "codex", "gemini", "opencode"] {
+            assert!(programs.join(name).exists(), "{name}");
+        }
+    }
+}
+
 /// Runs an agent through the proxy and through the relay. Asserts that the agent prints the reply,
 /// that no secret leaked, and that the agent takes at most [`MAX_SLOWDOWN`] times as long through
 /// the proxy.
@@ -419,15 +429,7 @@ fn starts(agent: &Agent, program: &str, greeting: &str) -> Option<Fixture> {
     let fixture = Fixture::start();
     let proxy = start(agent, &fixture.origin);
     let sandbox = Sandbox::new(agent, &programs, &proxy);
-    // An agent may ask the terminal for its size and its cursor position: `stty` sets the size, and
-    // the first `printf` answers with a position. Return accepts the default answer to the agent's
-    // first question, which is about a style or about trust in the directory.
-    let script = format!(
-        "(sleep 1; printf '\\033[1;1R'; sleep 5; printf '\\r'; sleep 4) | timeout 12 script -qec 'stty rows 40 cols 120; {program}' /dev/null"
-    );
-    let run = sandbox.run(&script);
-    kill_leftover_processes(run.home.path());
-    let said = visible(&run.output);
+    let said = visible(&in_a_terminal(&sandbox, program, greeting));
     assert!(said.contains(greeting), "{}: {said}", agent.name);
     assert!(
         !said.contains("Unable to connect"),
@@ -437,6 +439,49 @@ fn starts(agent: &Agent, program: &str, greeting: &str) -> Option<Fixture> {
     let seen = format!("{:?}", fixture.origin.seen());
     assert!(!said.contains(SECRET) && !seen.contains(PLACEHOLDER));
     Some(fixture)
+}
+
+/// Runs a program in a terminal until it has printed `greeting` and then for 4 s, at most for
+/// [`TIMEOUT`]. Returns the output.
+///
+/// A program may ask the terminal for its size and its cursor position: `stty` sets the size, and
+/// this function answers with a position. It presses Return every 5 s until the greeting, which
+/// accepts the default answer to a question about a style or about trust in the directory.
+fn in_a_terminal(sandbox: &Sandbox<'_>, program: &str, greeting: &str) -> String {
+    const POSITION_REQUEST: &str = "\x1b[6n";
+    let home = TempDir::new().unwrap();
+    let screen = home.path().join("screen");
+    let script = format!("exec script -qefc 'stty rows 40 cols 120; {program}' /dev/null");
+    let mut command = sandbox.command(home.path(), &script);
+    command.stdin(Stdio::piped());
+    command.stdout(fs::File::create(&screen).unwrap());
+    let mut child = command.spawn().unwrap();
+    let mut keyboard = child.stdin.take().unwrap();
+    let output = || String::from_utf8_lossy(&fs::read(&screen).unwrap()).into_owned();
+    let (mut positions, mut pressed) = (0, Instant::now());
+    let (mut has_pressed, mut greeted) = (false, None::<Instant>);
+    while greeted.is_none_or(|at| at.elapsed() < Duration::from_secs(4)) {
+        std::thread::sleep(Duration::from_millis(100));
+        let output = output();
+        let requests = output.matches(POSITION_REQUEST).count();
+        let mut keys = "\x1b[1;1R".repeat(requests - positions);
+        positions = requests;
+        if greeted.is_none() && pressed.elapsed() > Duration::from_secs(5) {
+            keys += "\r";
+            (has_pressed, pressed) = (true, Instant::now());
+        }
+        if has_pressed && greeted.is_none() && visible(&output).contains(greeting) {
+            greeted = Some(Instant::now());
+        }
+        // Fails if the program has ended.
+        if keyboard.write_all(keys.as_bytes()).is_err() || child.try_wait().unwrap().is_some() {
+            break;
+        }
+    }
+    let _ = child.kill();
+    child.wait().unwrap();
+    kill_leftover_processes(home.path());
+    output()
 }
 
 /// The output without control sequences, backslashes and white space: programs may move the cursor

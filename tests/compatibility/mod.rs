@@ -42,6 +42,18 @@ fn environment(proxy: &Proxy) -> Vec<(String, String)> {
         .collect()
 }
 
+/// Installs the clients while other tests run, which takes minutes the first time.
+#[test]
+fn clients_are_installed_only_once() {
+    let made = |tools: &Tools| {
+        let markers = ["python", "npm", "go", "java"].map(|name| tools.dir.join(name));
+        let made = markers.map(|marker| marker.with_extension("installed").metadata());
+        made.map(|made| made.and_then(|made| made.modified()).ok())
+    };
+    let first = made(&Tools::install());
+    assert_eq!(made(&Tools::install()), first);
+}
+
 #[test]
 fn each_installed_client_works_with_the_variables_of_env_as_documented() {
     let tools = Tools::install();

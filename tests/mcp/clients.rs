@@ -268,6 +268,17 @@ fn fetch(mut definition: Value) -> Mount {
     }
 }
 
+/// Installs clients and servers while other tests run, which takes minutes the first time.
+#[test]
+fn clients_and_servers_are_installed() {
+    if let Some(tools) = Tools::install("installation of clients and servers") {
+        for file in [INSPECTOR, EVERYTHING, FILESYSTEM] {
+            let file = tools.package(file);
+            assert!(fs::exists(&file).unwrap(), "{file}");
+        }
+    }
+}
+
 #[test]
 fn every_client_calls_a_tool_of_every_server_over_each_of_its_transports() {
     let Some(tools) = Tools::install("MCP clients with MCP servers") else {
