@@ -275,7 +275,8 @@ pub fn stdio(command: &[&str]) -> StdioSettings {
 /// Settings of the Python test server. `mode` lists the protocol eras that the server supports:
 /// `legacy` (the revisions before 2026-07-28) and `modern` (2026-07-28). Without `modern`, the
 /// server answers `server/discover` with an error; with `silent` it does not answer, with `strict`
-/// it exits. With `deaf`, it reads nothing after the handshake.
+/// it exits. With `deaf`, it reads nothing after the handshake. With `slow`, it takes 5.5 s to
+/// start; a session in which it has answered `server/discover` refuses `initialize`.
 pub fn python(mode: &str) -> StdioSettings {
     stdio(&["python3", "-c", SERVER, mode])
 }

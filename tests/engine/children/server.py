@@ -124,12 +124,16 @@ def call(id, name, arguments, meta):
         text(id, "started")
 
 
+if "slow" in MODE:
+    # Longer than the gateway waits for the answer to `server/discover` before it sends `initialize`.
+    time.sleep(5.5)
+served = None
 for line in sys.stdin:
     message = json.loads(line)
     method, id = message.get("method"), message.get("id")
     params = message.get("params") or {}
     if method == "initialize":
-        if "legacy" in MODE:
+        if "legacy" in MODE and served != "modern":
             capabilities = {"tools": {"listChanged": True}, "tasks": {}}
             version = params["protocolVersion"]
             result(id, protocolVersion=version, capabilities=capabilities, serverInfo={"name": "t"})
@@ -137,6 +141,7 @@ for line in sys.stdin:
             error(id, -32022, "no handshake", {"supported": ["2026-07-28"]})
     elif method == "server/discover":
         if "modern" in MODE:
+            served = "modern"
             versions = ["2026-07-28"]
             result(id, supportedVersions=versions, capabilities={"tools": {}}, ttlMs=0)
         elif "strict" in MODE:

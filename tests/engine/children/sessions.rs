@@ -23,6 +23,9 @@ async fn a_stdio_session_uses_the_clients_era_if_the_server_supports_it() {
             ("modern", V2025_06_18, V2026_07_28),
             ("legacy modern", V2025_06_18, V2025_06_18),
             ("legacy modern", V2026_07_28, V2026_07_28),
+            ("legacy modern slow", V2026_07_28, V2026_07_28),
+            ("modern slow", V2026_07_28, V2026_07_28),
+            ("legacy slow", V2026_07_28, V2025_11_25),
         ],
         async |(mode, client, agreed)| {
             let fixture = Fixture::new(vec![mounted("t", python(mode))]);

@@ -3,7 +3,8 @@
 //! For a modern client, the gateway sends `server/discover` first, unless an earlier session showed
 //! that the server is legacy. A legacy server responds with an error, does not respond, or exits.
 //! The gateway then sends `initialize`; after an exit, to a new process. For a legacy client, the
-//! gateway sends `initialize` first, and `server/discover` if the server refuses `initialize`.
+//! gateway sends `initialize` first. If the server refuses an `initialize` that was sent to learn
+//! its era, the gateway sends `server/discover`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,8 +24,9 @@ use crate::mcp::mounts::handshake::{
 use crate::mcp::mounts::{Described, Era, Events, MountError, Opening, Version};
 
 /// Time limit for the answer to `server/discover` for a modern client. After it, the gateway sends
-/// `initialize`. A server that takes longer to start answers both requests, and the gateway drops
-/// the late answer to `server/discover`.
+/// `initialize`. A server that takes longer to start reads both requests, and the gateway drops the
+/// late answer to `server/discover`. If this answer made the session a modern one, the server
+/// refuses `initialize`.
 const PROBE: Duration = Duration::from_secs(5);
 /// Time limit for the answer to `initialize`, and to `server/discover` after a refused
 /// `initialize`. Package runners such as `npx` first download the server.
@@ -82,17 +84,26 @@ impl StdioTransport {
             Era::Modern if era == Some(Era::Legacy) => initialize(shared, opening).await,
             Era::Modern => match discover(shared, opening, PROBE).await {
                 Ok(Some(described)) => Ok(described),
-                Ok(None) | Err(MountError::TimedOut) => initialize(shared, opening).await,
+                Ok(None) => initialize(shared, opening).await,
+                Err(MountError::TimedOut) => initialize_or_discover(shared, opening).await,
                 Err(error) => Err(error),
             },
-            Era::Legacy => match initialize(shared, opening).await {
-                Err(refused @ MountError::Protocol(_)) => {
-                    let discovered = discover(shared, opening, HANDSHAKE).await;
-                    discovered.ok().flatten().ok_or(refused)
-                }
-                initialized => initialized,
-            },
+            Era::Legacy => initialize_or_discover(shared, opening).await,
         }
+    }
+}
+
+/// Sends `initialize`, and `server/discover` if the server refuses it.
+async fn initialize_or_discover(
+    shared: &Shared,
+    opening: &Opening,
+) -> Result<Described, MountError> {
+    match initialize(shared, opening).await {
+        Err(refused @ MountError::Protocol(_)) => {
+            let discovered = discover(shared, opening, HANDSHAKE).await;
+            discovered.ok().flatten().ok_or(refused)
+        }
+        initialized => initialized,
     }
 }
 
