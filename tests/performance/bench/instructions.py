@@ -167,7 +167,7 @@ def build(root, as_built):
     optimised too. The target directory is that of the tests, whose builds have compiled all other crates."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
     if not as_built:
-        optimised = [f"--config=profile.dev.package.{crate}.opt-level=2" for crate in ("addons", "unified-proxy")]
+        optimised = [f"--config=profile.dev.package.{crate}.opt-level=1" for crate in ("addons", "unified-proxy")]
         # A test of the workspace is built too: only then does cargo choose the features of dependencies as for all tests.
         targets = ["--workspace", "--bin", "unified-proxy", "--test", "mcp", "--features", "jemalloc"]
         product = ["cargo", "build", "--quiet", "--locked", *targets, *optimised]
