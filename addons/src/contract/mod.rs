@@ -60,7 +60,7 @@ pub use order::{Link, OrderError};
 pub use outcome::Outcome;
 pub use path::{Ambiguity, Path};
 pub use permit::{Addresses, Permit, ResolvePermit};
-pub use policy_input::{PolicyInput, ReadMembers};
+pub use policy_input::PolicyInput;
 pub use ports::{
     Answered, Approvals, Containers, Decision, Decisions, Definitions, Effect, Evaluator,
     EvaluatorError, FileLock, FileVersion, LeaseRecords, Outbound, OutboundError, OwnAddresses,

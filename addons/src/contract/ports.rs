@@ -13,12 +13,12 @@ use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
 use super::body::BoxFuture;
-use super::container::{Container, Source};
+use super::container::{Container, ContainerId, Source};
 use super::denial::Denial;
 use super::flow::Flow;
 use super::level::Standing;
 use super::mcp::{Frame, Pin};
-use super::policy_input::{PolicyInput, ReadMembers};
+use super::policy_input::PolicyInput;
 use super::principal::System;
 
 /// The registry cannot be read, so every flow of a container is denied. [`LeaseRecords`] and
@@ -86,21 +86,10 @@ pub enum OutboundError {
     Denied(#[from] Denial),
 }
 
-/// Evaluates the operator's policy bundles on MCP messages. A short evaluation runs on the calling
-/// thread if [`PolicyQuestion::in_place`] permits that. Any other evaluation runs on a thread of
-/// the evaluator.
+/// Evaluates the operator's policy bundles on MCP messages, on threads of the evaluator.
 pub trait Evaluator: Send + Sync {
     /// Whether any bundle judges messages of this method.
     fn covers(&self, method: &str) -> bool;
-
-    /// Whether a response must be evaluated although its request was allowed. Returns `true` if a
-    /// bundle for this method reads, or may read, a member of the input that differs between
-    /// request and response.
-    fn reads_responses(&self, method: &str) -> bool;
-
-    /// The members of the input that the bundles for this method read. The first `decided` bundles
-    /// are left out. An input needs no other members.
-    fn members(&self, method: &str, decided: usize) -> ReadMembers;
 
     /// Evaluates the bundles that judge this method, in the order of `mcp.yaml`. Skips the first
     /// `question.decided` bundles, and stops after the first bundle that redacts.
@@ -114,13 +103,12 @@ pub trait Evaluator: Send + Sync {
 /// The input of an evaluation.
 #[derive(Clone, Debug)]
 pub struct PolicyQuestion {
+    /// The container whose message is judged. Containers take turns.
+    pub container: ContainerId,
     /// The input document of the policies.
     pub input: PolicyInput,
     /// Number of bundles that have decided on this message already.
     pub decided: usize,
-    /// Whether a short evaluation may run on the calling thread. True only for the first evaluation
-    /// of a message, since many short evaluations would together block the thread for long.
-    pub in_place: bool,
     /// The time by which all bundles must have decided. `None`: no deadline, since the time would
     /// be beyond the range of `Instant`.
     pub ends: Option<Instant>,

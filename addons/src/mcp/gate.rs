@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::call::{self, PreparedCall};
 use super::client_text::carries_text;
-use super::denials::{ALLOW, DENY_CONTINUE, Target, accept_command, unknown_server, unknown_tool};
+use super::denials::{DENY_CONTINUE, Target, accept_command, unknown_server, unknown_tool};
 use super::exposed::is_blocked;
 use super::input::Question;
 use super::level;
@@ -260,8 +260,7 @@ impl Mcp {
         self.admit(flow, &self.call_of(container, target, definition))
     }
 
-    /// Evaluates the policies for a frame, if any covers its method. Skips a response if the
-    /// request was allowed and no policy reads responses to its method. Returns the replacement as
+    /// Evaluates the policies for a frame, if any covers its method. Returns the replacement as
     /// [`ask_about`](Self::ask_about) does.
     async fn ask(
         &self,
@@ -270,19 +269,11 @@ impl Mcp {
         container: &Arc<Container>,
         target: &Target,
     ) -> Result<Option<Box<RawValue>>, Denial> {
-        let evaluator = &self.ports.evaluator;
-        if !evaluator.covers(&frame.method) {
+        if !self.ports.evaluator.covers(&frame.method) {
             flow.note(|| format!("no policy covers {}", frame.method));
             return Ok(None);
         }
         let before = flow.record().mcp.as_ref().and_then(|mcp| mcp.decision);
-        let is_response = frame.kind == FrameKind::Response;
-        if is_response && before == Some(ALLOW) && !evaluator.reads_responses(&frame.method) {
-            flow.note(|| {
-                "the policies allowed the request and do not read the response".to_owned()
-            });
-            return Ok(None);
-        }
         let annotations = frame.definition.as_ref().map(|definition| {
             let rule = self
                 .settings

@@ -9,8 +9,7 @@ use super::TOOLS_CALL;
 use super::call::{arguments, with_arguments};
 use super::denials::Target;
 use crate::contract::{
-    Annotations, Container, Denial, Direction, Flow, McpSession, PolicyInput, ReadMembers,
-    RpcError, RpcOutcome,
+    Annotations, Container, Denial, Direction, Flow, McpSession, PolicyInput, RpcError, RpcOutcome,
 };
 use crate::raw_json::{Members, ObjectText};
 
@@ -30,17 +29,16 @@ pub(super) struct Question<'q> {
 }
 
 impl Question<'_> {
-    /// Builds the input document with the members that the policies read. `redacted` replaces the
+    /// Builds the input document. `redacted` replaces the
     /// arguments of a tool call, the params of another request, or the result or error of a
     /// response. Denies malformed params.
     pub(super) fn input(
         &self,
         flow: &Flow,
-        reads: ReadMembers,
         redacted: Option<&RawValue>,
     ) -> Result<PolicyInput, Denial> {
         let params = self.params(redacted)?;
-        let mut input = PolicyInput::of(reads);
+        let mut input = PolicyInput::default();
         if let Some((outcome, before)) = self.response {
             input.text("phase", "response");
             match outcome {
@@ -76,11 +74,7 @@ impl Question<'_> {
         let session = flow.find_slot::<McpSession>();
         input.text_or_null("session", session.map(|session| &*session.0));
         input.text("security_level", self.container.level().as_str());
-        // Annotations are formatted only if a policy reads them. `PolicyInput::bytes` counts other
-        // unread members, but not unread annotations. The difference is negligible.
-        if input.reads("annotations") {
-            input.json("annotations", &self.annotations_json());
-        }
+        input.json("annotations", &self.annotations_json());
         Ok(input)
     }
 

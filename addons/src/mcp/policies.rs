@@ -36,7 +36,7 @@ impl Mcp {
             bundle,
             reason,
             modified,
-        } = self.rule_on(flow, &question, frame.is_some()).await?;
+        } = self.rule_on(flow, &question).await?;
         record(flow, decision, &reason);
         flow.note(|| format!("the policies decide {decision}: {reason}"));
         let bundle = bundle.as_deref().unwrap_or("policies");
@@ -62,26 +62,17 @@ impl Mcp {
     }
 
     /// Evaluates the bundles and combines their decisions. Each bundle sees the redactions of the
-    /// earlier ones. `is_message` is false for a question in a server's response.
-    async fn rule_on(
-        &self,
-        flow: &mut Flow,
-        question: &Question<'_>,
-        is_message: bool,
-    ) -> Result<Ruling, Denial> {
+    /// earlier ones.
+    async fn rule_on(&self, flow: &mut Flow, question: &Question<'_>) -> Result<Ruling, Denial> {
         let policies = &self.settings.policies;
         let ends = Instant::now().checked_add(policies.timeout);
         let mut decisions: Vec<Decision> = Vec::new();
         loop {
             let redacted = decisions.last().and_then(Decision::modified);
-            let reads = self
-                .ports
-                .evaluator
-                .members(question.method, decisions.len());
             let asked = PolicyQuestion {
-                input: question.input(flow, reads, redacted)?,
+                container: question.container.id.clone(),
+                input: question.input(flow, redacted)?,
                 decided: decisions.len(),
-                in_place: is_message && decisions.is_empty(),
                 ends,
             };
             let answered = self.ports.evaluator.evaluate(question.method, asked).await;

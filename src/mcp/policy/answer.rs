@@ -5,8 +5,10 @@ use regorus::Value;
 use serde_json::value::RawValue;
 
 use super::error::EvaluationError;
-use super::plain::{EntrypointValue, MEMBERS};
 
+/// The names of the values that make up an answer. If the entrypoint is a package, its rules have
+/// these names. If the entrypoint is a rule, the members of its object have them.
+pub const MEMBERS: [&str; 3] = ["decision", "reason", "modified"];
 /// Limit on the length of a reason, and of an unknown decision in an error, in bytes. Longer text
 /// is truncated, since it is sent to the agent and written to the audit log.
 const MAX_REASON_BYTES: usize = 1024;
@@ -24,31 +26,21 @@ pub struct Answer {
 
 /// Reads the value of the generated rule that collects an answer. The value is a list of lists:
 /// either one list with the entrypoint's object, or three lists, for `decision`, `reason` and
-/// `modified`. An inner list is empty if its value is undefined.
+/// `modified`. An inner list is empty if its value is undefined. An undefined decision is
+/// [`Effect::DenyContinue`].
 pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
+    let Value::Array(lists) = value else {
+        return Err(wrong("the policy has no answer"));
+    };
     let first = |list: &Value| match list {
         Value::Array(items) => items.first().cloned().unwrap_or(Value::Undefined),
         _ => Value::Undefined,
     };
-    let parts: Vec<Value> = match value {
-        Value::Array(lists) => lists.iter().map(first).collect(),
-        _ => return Err(wrong("the policy has no answer")),
-    };
-    of(match <[Value; 3]>::try_from(parts) {
-        Ok(members) => EntrypointValue::Package(members),
-        Err(parts) => EntrypointValue::Rule(parts.into_iter().next().unwrap_or(Value::Undefined)),
-    })
-}
-
-/// Reads the values of an entrypoint. An undefined decision is [`Effect::DenyContinue`].
-pub fn of(value: EntrypointValue) -> Result<Answer, EvaluationError> {
-    match value {
-        EntrypointValue::Package(members) => of_members(members),
-        EntrypointValue::Rule(Value::Undefined) => of_members([const { Value::Undefined }; 3]),
-        EntrypointValue::Rule(object @ Value::Object(_)) => {
-            of_members(MEMBERS.map(|name| object[name].clone()))
-        }
-        EntrypointValue::Rule(_) => Err(wrong("the entrypoint's value is not an object")),
+    match &*lists.iter().map(first).collect::<Vec<_>>() {
+        [Value::Undefined] => of_members([const { Value::Undefined }; 3]),
+        [object @ Value::Object(_)] => of_members(MEMBERS.map(|name| object[name].clone())),
+        [decision, reason, modified] => of_members([decision, reason, modified].map(Value::clone)),
+        _ => Err(wrong("the entrypoint's value is not an object")),
     }
 }
 

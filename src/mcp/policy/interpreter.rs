@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use regorus::utils::limits::ExecutionTimerConfig;
 use regorus::{Engine, LimitError, Value};
 
+use super::builtins;
 use super::error::EvaluationError;
 
 /// Number of evaluation steps between two checks of the clock; a step takes about 100 ns.
@@ -80,11 +81,14 @@ impl Interpreter {
             check_interval: STEPS_PER_CHECK,
         });
         engine.set_input(input);
+        builtins::begin(limit);
         let value = engine.eval_rule(ANSWER.to_owned());
+        let failure = builtins::end();
         engine.set_input(Value::Null);
         for line in engine.take_prints().into_iter().flatten() {
             tracing::debug!(line, "printed by a policy");
         }
+        failure?;
         value.map_err(|error| {
             let limit = error.chain().find_map(|cause| cause.downcast_ref());
             match limit {

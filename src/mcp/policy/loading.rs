@@ -79,7 +79,6 @@ fn load(settings: &BundleSettings) -> Result<Program, LoadError> {
         bundle = %settings.id,
         revision = bundle.manifest.revision,
         policies = bundle.policies.len(),
-        plain = program.is_plain(),
         "policy bundle loaded"
     );
     Ok(program)

@@ -1,11 +1,8 @@
 //! Policies in Rego: bundles, which are loaded with the configuration and evaluated for each
 //! message.
 //!
-//! The evaluator in `plain` evaluates plain policies, which have no variables or loops, define no
-//! functions, and do not read the clock. The interpreter of regorus evaluates all others. Policies
-//! run on the threads of [`PolicyThreads`]. If all policies for a message are plain and together
-//! take at most `MAX_SHORT_NS` for an input of the message's size, their first evaluation runs on
-//! the connection's thread instead.
+//! The interpreter of regorus evaluates them, on the threads of [`PolicyThreads`]. Functions whose
+//! results in regorus differ from those in OPA are in `builtins`.
 //!
 //! The operator writes the policies; their inputs are untrusted. The size of an input and the time
 //! of an evaluation are limited. The evaluators check the clock between steps, never within a call
@@ -16,13 +13,13 @@
 //! in a loop, only the time limit bounds the memory.
 
 mod answer;
+mod builtins;
 mod bundle;
 mod error;
 mod files;
 mod interpreter;
 mod loading;
 mod metrics;
-mod plain;
 mod program;
 mod recursion;
 mod syntax;
@@ -30,13 +27,11 @@ mod threads;
 mod yaml;
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
 use addons::contract::{
     BoxFuture, Decision, Decisions, Evaluator, EvaluatorError, PolicyInput, PolicyQuestion,
-    ReadMembers,
 };
 use addons::mcp::{Bundle as BundleSettings, OnUnavailable};
 use regorus::Value;
@@ -50,11 +45,6 @@ pub use threads::PolicyThreads;
 use error::EvaluationError;
 use metrics::{FAILED, TIMED_OUT, UNAVAILABLE};
 use program::{MAX_INPUT_BYTES, Program, left};
-
-/// Limit on the time of an evaluation on a connection's thread, in nanoseconds. All other
-/// connections of the thread wait during the evaluation. An evaluation that may take longer runs on a policy
-/// thread, at the price of two switches between threads.
-const MAX_SHORT_NS: u64 = 1_000_000;
 
 /// Evaluates the bundles of one configuration.
 pub struct RegoEvaluator {
@@ -126,32 +116,17 @@ impl RegoEvaluator {
             ends: question.ends,
         };
         let (bytes, decided) = (question.input.bytes(), question.decided);
+        let container = question.container.clone();
         query.check_size(bytes, decided)?;
-        let in_place = question.in_place && query.is_short(&question.input, decided);
         let work = move || query.evaluate(&question.input, decided);
-        match in_place {
-            true => without_panic(work),
-            false => self.threads.run(left(question.ends), bytes, work).await?,
-        }
+        let limit = left(question.ends);
+        self.threads.run(&container, limit, bytes, work).await?
     }
 }
 
 impl Evaluator for RegoEvaluator {
     fn covers(&self, method: &str) -> bool {
         self.bundles.iter().any(|bundle| bundle.is_for(method))
-    }
-
-    fn reads_responses(&self, method: &str) -> bool {
-        let asked = self.bundles.iter().filter(|bundle| bundle.is_for(method));
-        let mut programs = asked.map(|bundle| bundle.program.as_ref());
-        programs.any(|program| program.is_none_or(Program::reads_responses))
-    }
-
-    fn members(&self, method: &str, decided: usize) -> ReadMembers {
-        let programs = programs(&self.bundles, method, decided);
-        let mut members = programs.map(|(_, program)| program.members());
-        let first = members.next().cloned().unwrap_or(ReadMembers::ALL);
-        members.fold(first, |all, members| all.and(members))
     }
 
     fn evaluate<'a>(
@@ -184,8 +159,7 @@ impl Query {
     fn evaluate(&self, input: &PolicyInput, decided: usize) -> Result<Decisions, EvaluatorError> {
         let mut members = BTreeMap::new();
         for (name, json) in input.members() {
-            // Takes half the time of `Value::from_json_str`, which collects repeated keys.
-            let value: Value = serde_json::from_str(json).map_err(|error| {
+            let value = builtins::read_json(json).map_err(|error| {
                 EvaluatorError::Failed(format!("{name} cannot be parsed as JSON: {error}"))
             })?;
             members.insert(Value::from(name), value);
@@ -205,8 +179,15 @@ impl Query {
         Ok(Decisions { all, more })
     }
 
+    /// The loaded bundles for the method, except the first `decided` bundles.
     fn programs(&self, decided: usize) -> impl Iterator<Item = (&Arc<str>, &Program)> {
-        programs(&self.bundles, &self.method, decided)
+        let asked = self
+            .bundles
+            .iter()
+            .filter(|bundle| bundle.is_for(&self.method));
+        let loaded =
+            asked.filter_map(|bundle| Some((&bundle.settings.id, bundle.program.as_ref()?)));
+        loaded.skip(decided)
     }
 
     fn check_size(&self, bytes: usize, decided: usize) -> Result<(), EvaluatorError> {
@@ -220,14 +201,6 @@ impl Query {
         Err(EvaluatorError::Failed(format!(
             "the input is {bytes} bytes long, the limit is {limit}"
         )))
-    }
-
-    fn is_short(&self, input: &PolicyInput, decided: usize) -> bool {
-        let mut programs = self.programs(decided);
-        let total = programs.try_fold(0, |total: u64, (_, program)| {
-            total.checked_add(program.max_nanoseconds(input.read_bytes())?)
-        });
-        total.is_some_and(|total| total <= MAX_SHORT_NS)
     }
 
     fn evaluate_one(
@@ -270,26 +243,6 @@ impl Query {
         self.metrics.count(bundle, label);
         result
     }
-}
-
-/// Runs `work` on this thread. As on the policy threads, a panic denies one message and does not
-/// end the task of the connection. The evaluation, whose state may be inconsistent, is dropped.
-fn without_panic<T>(work: impl FnOnce() -> Result<T, EvaluatorError>) -> Result<T, EvaluatorError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        tracing::error!("the policy engine panicked");
-        Err(threads::panicked())
-    })
-}
-
-/// The loaded bundles for a method, except the first `decided` bundles.
-fn programs<'b>(
-    bundles: &'b [LoadedBundle],
-    method: &str,
-    decided: usize,
-) -> impl Iterator<Item = (&'b Arc<str>, &'b Program)> {
-    let asked = bundles.iter().filter(move |bundle| bundle.is_for(method));
-    let loaded = asked.filter_map(|bundle| Some((&bundle.settings.id, bundle.program.as_ref()?)));
-    loaded.skip(decided)
 }
 
 #[cfg(test)]

@@ -2,14 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use addons::contract::ReadMembers;
 use regorus::{Engine, Value};
 
-use super::answer::{self, Answer};
+use super::answer::{self, Answer, MEMBERS};
+use super::builtins;
 use super::bundle::Bundle;
 use super::error::{EvaluationError, LoadError};
-use super::interpreter::{ANSWER, Interpreters};
-use super::plain::{Entrypoint, MEMBERS, Plan};
+use super::interpreter::{ANSWER, Interpreters, NOW};
 use super::recursion;
 use super::syntax::Syntax;
 
@@ -26,36 +25,14 @@ const SAMPLE: &str = r#"{
     "name": "", "server": "", "tool": "", "arguments": {}, "tool_id": "", "agent_id": "",
     "container": "", "session": "", "security_level": "Public", "annotations": {}
 }"#;
-/// Members of an input that are the same for a request and its response. The security level is not
-/// among them, since another call may raise it before the response arrives.
-const OF_REQUEST: [&str; 12] = [
-    "direction",
-    "method",
-    "params",
-    "name",
-    "server",
-    "tool",
-    "arguments",
-    "tool_id",
-    "agent_id",
-    "container",
-    "session",
-    "annotations",
-];
 /// The package of the rule that collects an answer. No bundle may have a package whose path begins
 /// with `unified_proxy`.
 const PACKAGE: [&str; 2] = ["unified_proxy", "entrypoint"];
 
 /// A compiled bundle.
 pub struct Program {
-    evaluator: Evaluator,
-    members: ReadMembers,
+    interpreters: Interpreters,
     max_input: usize,
-}
-
-enum Evaluator {
-    Plain(Plan),
-    Interpreter(Interpreters),
 }
 
 impl Program {
@@ -63,64 +40,20 @@ impl Program {
     /// or if that evaluation fails or exceeds [`WARM_UP_LIMIT`]. An invalid answer is no failure.
     pub fn compile(bundle: &Bundle, entrypoint: &str) -> Result<Self, LoadError> {
         let loaded = Loaded::read(bundle, entrypoint)?;
-        let is_v1 = bundle.manifest.rego_version == 1;
-        let (data, entrypoint) = (&loaded.data, &loaded.entrypoint);
-        match Plan::compile(&bundle.policies, is_v1, data, entrypoint) {
-            Some(plan) => Self {
-                members: plan.members(),
-                max_input: MAX_INPUT_BYTES,
-                evaluator: Evaluator::Plain(plan),
-            }
-            .warmed_up(),
-            None => Self::interpreted(loaded),
-        }
-    }
-
-    fn interpreted(loaded: Loaded) -> Result<Self, LoadError> {
         let max_input = match loaded.syntax.calls("walk") {
             true => MAX_WALKED_BYTES,
             false => MAX_INPUT_BYTES,
         };
         Self {
-            members: ReadMembers::ALL,
             max_input,
-            evaluator: Evaluator::Interpreter(Interpreters::of(loaded.engine)),
+            interpreters: Interpreters::of(loaded.engine),
         }
         .warmed_up()
-    }
-
-    /// Whether the bundle is evaluated without the interpreter.
-    pub fn is_plain(&self) -> bool {
-        matches!(self.evaluator, Evaluator::Plain(_))
-    }
-
-    /// The longest time of an evaluation, in nanoseconds, for an input of `bytes`. `None` for the
-    /// interpreter and for functions without a known bound.
-    pub fn max_nanoseconds(&self, bytes: usize) -> Option<u64> {
-        match &self.evaluator {
-            Evaluator::Plain(plan) => plan.max_nanoseconds(bytes),
-            Evaluator::Interpreter(_) => None,
-        }
     }
 
     /// Limit on the size of an input, in bytes.
     pub fn max_input(&self) -> usize {
         self.max_input
-    }
-
-    /// The members of the input that the policies may read.
-    pub fn members(&self) -> &ReadMembers {
-        &self.members
-    }
-
-    /// Whether the decision on a response may differ from that on its request: the rules are not
-    /// plain, or read a member that may differ between the two.
-    pub fn reads_responses(&self) -> bool {
-        let Some(members) = self.members.names() else {
-            return true;
-        };
-        let mut members = members.iter();
-        !members.all(|member| OF_REQUEST.contains(&&**member))
     }
 
     /// Evaluates the bundle for one input, on this thread. Fails with
@@ -130,12 +63,7 @@ impl Program {
         input: &Value,
         ends: Option<Instant>,
     ) -> Result<Answer, EvaluationError> {
-        match &self.evaluator {
-            Evaluator::Plain(plan) => answer::of(plan.evaluate(input, ends)?),
-            Evaluator::Interpreter(interpreters) => {
-                answer::read(&interpreters.evaluate(input.clone(), left(ends))?)
-            }
-        }
+        answer::read(&self.interpreters.evaluate(input.clone(), left(ends))?)
     }
 
     /// Evaluates the bundle once, to find errors that occur only at run time and to fill the
@@ -162,12 +90,18 @@ pub fn left(ends: Option<Instant>) -> Duration {
     })
 }
 
+/// The rules whose values are the answer of an evaluation.
+enum Entrypoint {
+    /// A rule whose value is an object with the decision.
+    Rule(Vec<String>),
+    /// A package, and which of its rules `decision`, `reason` and `modified` exist.
+    Package(Vec<String>, [bool; 3]),
+}
+
 /// A bundle that regorus accepted.
 struct Loaded {
     engine: Engine,
     syntax: Syntax,
-    data: Value,
-    entrypoint: Entrypoint,
 }
 
 impl Loaded {
@@ -177,6 +111,7 @@ impl Loaded {
         // As in OPA, a function that is called with a value of the wrong type is undefined.
         engine.set_strict_builtin_errors(false);
         engine.set_gather_prints(true);
+        builtins::install(&mut engine).map_err(policy_error)?;
         for (path, text) in &bundle.policies {
             engine
                 .add_policy(path.clone(), text.clone())
@@ -188,20 +123,14 @@ impl Loaded {
         let entrypoint = read_entrypoint(&syntax, entrypoint)?;
         let data: Value = serde_json::from_value(bundle.data.clone())
             .map_err(|error| LoadError::Policy(error.to_string()))?;
-        engine.add_data(data.clone()).map_err(policy_error)?;
+        engine.add_data(data).map_err(policy_error)?;
         engine
             .add_policy(String::new(), collector(&entrypoint))
             .map_err(policy_error)?;
-        // regorus compiles plain policies, too, since it finds more errors than `Plan::compile`.
         engine
             .compile_with_entrypoint(&ANSWER.into())
             .map_err(policy_error)?;
-        Ok(Self {
-            engine,
-            syntax,
-            data,
-            entrypoint,
-        })
+        Ok(Self { engine, syntax })
     }
 }
 
@@ -232,6 +161,22 @@ fn check(syntax: &Syntax, bundle: &Bundle) -> Result<(), LoadError> {
             "{function} does not exist here; calculate with time.now_ns(), nanoseconds since 1970 \
              in UTC"
         );
+        return refuse(file, message);
+    }
+    let exists = |name: &str| builtins::exists(name) || name == NOW;
+    if let Some((file, function)) = syntax.unknown_function(exists) {
+        let message =
+            format!("the function {function} does not exist here; docs/mcp.md lists those that do");
+        return refuse(file, message);
+    }
+    if let Some(file) = syntax.value_of_in() {
+        let message = "the value of `in` is used: write `in` only as a condition of its own, as in \
+                       `allow if input.tool in data.tools`";
+        return refuse(file, message.to_owned());
+    }
+    if let Some((file, name)) = syntax.variable_of_a_rules_name() {
+        let message =
+            format!("`some {name}` has the name of a rule: give the variable another name");
         return refuse(file, message);
     }
     if let Some((file, rule)) = recursion::find(syntax) {
@@ -294,7 +239,3 @@ fn policy_error(error: impl std::fmt::Display) -> LoadError {
 #[cfg(test)]
 #[path = "tests/program.rs"]
 mod tests;
-
-#[cfg(test)]
-#[path = "tests/plain.rs"]
-mod plain_tests;

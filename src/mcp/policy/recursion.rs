@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::syntax::{Path, Syntax, file, head, imports, package, rule_path, rules, static_path};
+use super::syntax::{
+    Path, Syntax, file, head, imports, package, rule_path, rules, source, static_path, text_at,
+};
 
 type Names = BTreeSet<String>;
 
@@ -42,6 +44,7 @@ fn read(modules: &[Value]) -> Rules {
                 continue;
             };
             let mut reader = Reader {
+                source: source(module),
                 package: &package,
                 imports: &imports,
                 uses: BTreeSet::new(),
@@ -83,6 +86,7 @@ fn used_by<'r>(rules: &'r Rules, rule: &Path) -> impl Iterator<Item = &'r Path> 
 
 /// Collects the references of a rule.
 struct Reader<'m> {
+    source: &'m str,
     package: &'m Path,
     imports: &'m BTreeMap<String, Path>,
     uses: BTreeSet<Path>,
@@ -97,14 +101,14 @@ impl Reader<'_> {
         let bodies = spec["bodies"].as_array().map_or(&[][..], Vec::as_slice);
         let first = bodies.first().map_or(&Value::Null, |body| &body["query"]);
         let mut names = arguments.clone();
-        bound(first, &mut names);
+        self.bound(first, &mut names);
         self.expression(&head["assign"], &names);
         self.expression(&head["key"], &names);
         // The key of `rule[key]`; the rule's own name is not a reference.
         self.expression(&head["refr"]["RefBrack"]["index"], &names);
         for body in bodies {
             let mut names = arguments.clone();
-            bound(&body["query"], &mut names);
+            self.bound(&body["query"], &mut names);
             self.expression(&body["assign"], &names);
             self.expression(&body["query"], &names);
         }
@@ -116,13 +120,18 @@ impl Reader<'_> {
         match tree {
             Value::Array(items) => items.iter().for_each(|item| self.expression(item, names)),
             Value::Object(members) if members.contains_key("query") => {
-                let mut names = names.clone();
-                bound(&tree["query"], &mut names);
-                // The variables of `every` are missing: the tree has their places in the text, not
-                // their names. A rule with the name of such a variable therefore counts as used.
-                members
-                    .values()
-                    .for_each(|member| self.expression(member, &names));
+                let mut inner = names.clone();
+                // The variables of `every`.
+                inner.extend(
+                    ["key", "value"]
+                        .iter()
+                        .filter_map(|of| self.name_at(&tree[*of])),
+                );
+                self.bound(&tree["query"], &mut inner);
+                for (kind, member) in members {
+                    let scope = if kind == "domain" { names } else { &inner };
+                    self.expression(member, scope);
+                }
             }
             Value::Object(members) => {
                 if let Some(path) = static_path(tree) {
@@ -153,6 +162,31 @@ impl Reader<'_> {
         }
     }
 
+    /// Adds the variables that the statements of a query declare.
+    fn bound(&self, query: &Value, names: &mut Names) {
+        for statement in query["stmts"].as_array().into_iter().flatten() {
+            let literal = &statement["literal"];
+            let source = &literal["SomeIn"];
+            variables(&source["key"], names);
+            variables(&source["value"], names);
+            let declared = literal["SomeVars"]["vars"].as_array();
+            names.extend(
+                declared
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|var| self.name_at(var)),
+            );
+            let assignment = &literal["Expr"]["expr"]["AssignExpr"];
+            if assignment["op"] == "ColEq" {
+                variables(&assignment["lhs"], names);
+            }
+        }
+    }
+
+    fn name_at(&self, place: &Value) -> Option<String> {
+        text_at(self.source, place).map(str::to_owned)
+    }
+
     fn refer(&mut self, path: &[String], names: &Names) {
         let Some((first, below)) = path.split_first() else {
             return;
@@ -166,21 +200,6 @@ impl Reader<'_> {
             None => [&self.package[..], path].concat(),
         };
         self.uses.insert(whole);
-    }
-}
-
-/// Adds the variables that the statements of a query declare. The variables of `some x` without
-/// `in` are missing, like those of `every`.
-fn bound(query: &Value, names: &mut Names) {
-    for statement in query["stmts"].as_array().into_iter().flatten() {
-        let literal = &statement["literal"];
-        let source = &literal["SomeIn"];
-        variables(&source["key"], names);
-        variables(&source["value"], names);
-        let assignment = &literal["Expr"]["expr"]["AssignExpr"];
-        if assignment["op"] == "ColEq" {
-            variables(&assignment["lhs"], names);
-        }
     }
 }
 

@@ -140,6 +140,46 @@ impl Syntax {
         })
     }
 
+    /// The first file in which the value of `in` is used, not only whether it holds. With an
+    /// undefined operand, `in` is undefined in OPA, but false in regorus.
+    pub fn value_of_in(&self) -> Option<&str> {
+        let mut modules = self.0.iter();
+        let found = modules.find(|module| uses_value_of_in(&module["ast"]["rules"]));
+        found.map(file)
+    }
+
+    /// The first call of a function that neither the policies define nor `exists` knows: its file and
+    /// the function.
+    pub fn unknown_function(&self, exists: impl Fn(&str) -> bool) -> Option<(&str, String)> {
+        self.0.iter().find_map(|module| {
+            let (package, imports) = (package(module), imports(module));
+            let package: Vec<_> = package.iter().map(String::as_str).collect();
+            let is_defined = |name: &str| {
+                let first = name.split('.').next().unwrap_or(name);
+                first == "data" || imports.contains_key(first) || self.has_rule(&package, first)
+            };
+            let found = find(&module["ast"]["rules"], &|kind, node| {
+                called(kind, node).filter(|name| !exists(name) && !is_defined(name))
+            });
+            found.map(|name| (file(module), name))
+        })
+    }
+
+    /// The first `some x` without `in` whose variable has the name of a rule: its file and the name.
+    /// regorus takes the value of the rule, OPA a new variable.
+    pub fn variable_of_a_rules_name(&self) -> Option<(&str, String)> {
+        self.0.iter().find_map(|module| {
+            let package = package(module);
+            let package: Vec<_> = package.iter().map(String::as_str).collect();
+            let found = find(&module["ast"]["rules"], &|kind, node| {
+                let declared = node["vars"].as_array().filter(|_| kind == "SomeVars")?;
+                let mut names = declared.iter().filter_map(|at| text_at(source(module), at));
+                names.find(|name| self.has_rule(&package, name))
+            });
+            found.map(|name| (file(module), name.to_owned()))
+        })
+    }
+
     /// Whether some rule calls a function.
     pub fn calls(&self, function: &str) -> bool {
         let found =
@@ -167,10 +207,34 @@ fn find<T>(tree: &Value, look: &impl Fn(&str, &Value) -> Option<T>) -> Option<T>
     }
 }
 
+/// Whether an `in` is anything else than a statement or a negated statement.
+fn uses_value_of_in(tree: &Value) -> bool {
+    match tree {
+        Value::Object(members) => members.iter().any(|(kind, node)| match kind.as_str() {
+            "Membership" => true,
+            "Expr" | "NotExpr" => match &node["expr"]["Membership"] {
+                Value::Null => uses_value_of_in(node),
+                operands => uses_value_of_in(operands),
+            },
+            kind if is_leaf(kind) => false,
+            _ => uses_value_of_in(node),
+        }),
+        Value::Array(items) => items.iter().any(uses_value_of_in),
+        _ => false,
+    }
+}
+
 /// Searches below a node. Constants and variables have text, not nodes, below them.
 fn find_below<T>(kind: &str, node: &Value, look: &impl Fn(&str, &Value) -> Option<T>) -> Option<T> {
-    let is_leaf = kind == "Var" || SCALARS.contains(&kind);
-    if is_leaf { None } else { find(node, look) }
+    if is_leaf(kind) {
+        None
+    } else {
+        find(node, look)
+    }
+}
+
+fn is_leaf(kind: &str) -> bool {
+    kind == "Var" || SCALARS.contains(&kind)
 }
 
 /// The imports of a file from `data`: the imported paths by alias.
@@ -179,16 +243,24 @@ pub fn imports(module: &Value) -> BTreeMap<String, Path> {
     let paths = imports.filter_map(|import| {
         let whole = path(&import["refr"])?;
         let (root, below) = whole.split_first()?;
-        let text = module["source"]["contents"].as_str()?;
-        let alias = &import["as"];
-        let span = |end| usize::try_from(alias[end].as_u64()?).ok();
-        let alias = match (span("start"), span("end")) {
-            (Some(start), Some(end)) => text.get(start..end)?,
-            _ => whole.last()?,
+        let alias = match text_at(source(module), &import["as"]) {
+            Some(alias) => alias,
+            None => whole.last()?,
         };
         (root == "data").then(|| (alias.to_owned(), below.to_vec()))
     });
     paths.collect()
+}
+
+/// The text of a file.
+pub fn source(module: &Value) -> &str {
+    module["source"]["contents"].as_str().unwrap_or_default()
+}
+
+/// The text at a place in a file. Some nodes have the place of a name instead of the name.
+pub fn text_at<'s>(source: &'s str, place: &Value) -> Option<&'s str> {
+    let at = |end| usize::try_from(place[end].as_u64()?).ok();
+    source.get(at("start")?..at("end")?)
 }
 
 /// The names of `a.b["c"]`; `None` if a name is computed.

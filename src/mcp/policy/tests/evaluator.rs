@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use addons::contract::Effect;
 use addons::contract::settings::Place;
+use addons::contract::{ContainerId, Effect};
 use prometheus::{Encoder, Registry, TextEncoder};
 
 use super::*;
@@ -20,13 +20,13 @@ struct Fixture {
 
 /// A question about a call of the tool `send` with these arguments. The deadline is in 200 ms.
 fn question(arguments: &str) -> PolicyQuestion {
-    let mut input = PolicyInput::of(ReadMembers::ALL);
+    let mut input = PolicyInput::default();
     input.text("tool", "send");
     input.json("arguments", arguments);
     PolicyQuestion {
+        container: ContainerId::parse("agent-1").unwrap(),
         input,
         decided: 0,
-        in_place: true,
         ends: Instant::now().checked_add(Duration::from_millis(200)),
     }
 }
@@ -148,59 +148,6 @@ async fn an_evaluation_stops_at_a_redaction_and_the_next_continues_after_it() {
 }
 
 #[tokio::test]
-async fn responses_are_read_if_one_bundle_reads_them_or_is_not_loaded() {
-    const READS_ARGUMENTS: &str = "decision := \"allow\" if input.arguments.to";
-    const READS_RESULT: &str = "decision := \"allow\" if input.result";
-    let reads = |bundles: &[(&str, &str, &str)]| {
-        let fixture = Fixture::new(bundles, OnUnavailable::Allow);
-        fixture.evaluator.reads_responses("tools/call")
-    };
-    let arguments = ("a", READS_ARGUMENTS, "tools/call");
-    assert!(!reads(&[arguments]));
-    assert!(!reads(&[arguments, ("b", READS_RESULT, "prompts/get")]));
-    assert!(reads(&[arguments, ("b", READS_RESULT, "tools/call")]));
-    assert!(reads(&[arguments, ("b", "no rego", "tools/call")]));
-}
-
-#[tokio::test]
-async fn an_input_needs_the_members_that_the_bundles_for_its_method_read() {
-    let bundles = [
-        (
-            "a",
-            "decision := \"ask\" if input.tool == \"a\"",
-            "tools/call",
-        ),
-        (
-            "b",
-            "decision := \"ask\" if input.arguments.to",
-            "tools/call",
-        ),
-        ("c", "decision := \"ask\" if input.phase", "prompts/get"),
-        ("d", "no rego", "prompts/get"),
-        ("e", "decision := \"ask\" if input.roots", "roots/list"),
-        (
-            "f",
-            "decision := \"ask\" if some x in input.a",
-            "roots/list",
-        ),
-        ("g", "decision := \"ask\"", "resources/read"),
-    ];
-    let Fixture { evaluator, .. } = Fixture::new(&bundles, OnUnavailable::Allow);
-    let cases = [
-        ("tools/call", 0, Some("tool arguments")),
-        ("tools/call", 1, Some("arguments")),
-        ("prompts/get", 0, Some("phase")),
-        ("roots/list", 0, None),
-        ("resources/read", 0, Some("")),
-    ];
-    for (method, decided, expected) in cases {
-        let members = evaluator.members(method, decided);
-        let names = members.names().map(|names| names.join(" "));
-        assert_eq!(names.as_deref(), expected, "{method} {decided}");
-    }
-}
-
-#[tokio::test]
 async fn a_bundle_that_is_not_loaded_denies_unless_on_unavailable_is_allow() {
     let bundles = [
         ("good", "decision := \"deny_continue\"", "tools/call"),
@@ -298,85 +245,4 @@ async fn inputs_that_are_too_large_too_deep_or_not_json_are_errors() {
         let error = result.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
-}
-
-#[test]
-fn a_panic_on_a_connections_thread_is_an_error() {
-    let failed = without_panic(|| -> Result<(), _> { panic!("in a test") });
-    assert!(
-        matches!(failed, Err(EvaluatorError::Failed(_))),
-        "{failed:?}"
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn only_short_evaluations_that_the_question_permits_run_on_the_callers_thread() {
-    const PLAIN: &str = "decision := \"allow\" if input.tool == \"send\"";
-    const LOOP: &str = "decision := \"allow\" if some x in [input.tool]";
-    let large = format!("{{\"a\":\"{}\"}}", "x".repeat(1 << 20));
-    let rows = [
-        (PLAIN, ARGUMENTS, true, true),
-        (PLAIN, ARGUMENTS, false, false),
-        (PLAIN, &large, true, false),
-        (LOOP, ARGUMENTS, true, false),
-    ];
-    testkit::each_row_async(rows, async |(rules, arguments, in_place, is_evaluated)| {
-        let mut fixture = Fixture::new(&[("one", rules, "tools/call")], OnUnavailable::Deny);
-        // Without threads, an evaluation that does not run on the caller's thread times out.
-        fixture.evaluator.threads = Arc::new(PolicyThreads::with(0).unwrap());
-        let question = PolicyQuestion {
-            in_place,
-            ..question(arguments)
-        };
-        let decided = fixture.evaluator.evaluate("tools/call", question).await;
-        assert_eq!(decided.is_ok(), is_evaluated, "{decided:?}");
-    })
-    .await;
-}
-
-/// The CPU time that this thread has used.
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::try_from(time).unwrap()
-}
-
-#[test]
-fn an_evaluation_on_a_connections_thread_ends_in_time_for_the_input_that_takes_longest() {
-    const READS: &str = "decision := \"allow\" if input.arguments == input.arguments.x\n\
-        else := \"ask\" if count(input.arguments) > 1";
-    let fixture = Fixture::new(&[("one", READS, "tools/call")], OnUnavailable::Deny);
-    let query = Query {
-        bundles: Arc::clone(&fixture.evaluator.bundles),
-        metrics: Arc::clone(&fixture.evaluator.metrics),
-        method: "tools/call".into(),
-        ends: None,
-    };
-    let nested = |open: &str, value: &str, close: &str, depth: usize| {
-        format!("{}{value}{}", open.repeat(depth), close.repeat(depth))
-    };
-    let values = [
-        nested("{\"a\":", "1", "}", 120),
-        nested("{\"a\":1,\"b\":", "1", "}", 120),
-        nested("{\"a\":", "1", "}", 1),
-        nested("[", "", "]", 120),
-        nested("[{\"a\":", "1", "}]", 60),
-        "0".to_owned(),
-        "\"\"".to_owned(),
-    ];
-    testkit::each_row(values, |value| {
-        let list = |number| format!("[{}]", vec![&*value; number].join(","));
-        // The longest input whose evaluation counts as short. Each input is about twice as long as
-        // the previous one, so the bound on this evaluation's time is about half the limit or more.
-        let inputs = (0..).map(|power| question(&list(1 << power)).input);
-        let longest = inputs.take_while(|input| query.is_short(input, 0)).last();
-        let longest = longest.unwrap();
-        let times = (0..20).map(|_| {
-            let begun = cpu_time();
-            let _ = query.evaluate(&longest, 0);
-            cpu_time() - begun
-        });
-        let time = times.min().unwrap();
-        // A debug build takes up to 0.4 ms. The factor allows for busy caches.
-        assert!(time < 2 * Duration::from_nanos(MAX_SHORT_NS), "{time:?}");
-    });
 }

@@ -7,7 +7,6 @@ mod response;
 mod rules;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -15,8 +14,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::contract::{
     BoxFuture, Code, Container, Decision, Decisions, Denial, Direction, Effect, EvaluatorError,
-    FlowStart, FrameBody, Kind, Level, McpSubject, OwnedFlow, PolicyQuestion, ReadMembers,
-    RpcOutcome, Standing, Subject, Unavailable,
+    FlowStart, FrameBody, Kind, Level, McpSubject, OwnedFlow, PolicyQuestion, RpcOutcome, Standing,
+    Subject, Unavailable,
 };
 use crate::fixtures::{client, container, ports::TestTasks};
 
@@ -25,25 +24,13 @@ type Answer = dyn Fn(&Value) -> Result<Vec<Decision>, EvaluatorError> + Send + S
 /// Scripted policies for `methods`. Records the inputs that the policies get.
 pub(super) struct Policies {
     methods: Vec<&'static str>,
-    pub(super) reads_responses: AtomicBool,
-    pub(super) reads: Mutex<ReadMembers>,
     answer: Box<Answer>,
     asked: Mutex<Vec<Value>>,
-    /// `in_place` of each question.
-    in_place: Mutex<Vec<bool>>,
 }
 
 impl Evaluator for Policies {
     fn covers(&self, method: &str) -> bool {
         self.methods.contains(&method)
-    }
-
-    fn reads_responses(&self, _: &str) -> bool {
-        self.reads_responses.load(Ordering::Relaxed)
-    }
-
-    fn members(&self, _: &str, _: usize) -> ReadMembers {
-        self.reads.lock().clone()
     }
 
     fn evaluate<'a>(
@@ -60,7 +47,6 @@ impl Evaluator for Policies {
             let input = Value::Object(members.collect());
             let answer = (self.answer)(&input);
             self.asked.lock().push(input);
-            self.in_place.lock().push(question.in_place);
             let mut all = answer?.split_off(question.decided);
             let redacts = all.iter().position(|one| one.modified().is_some());
             let left = redacts.map_or_else(Vec::new, |at| all.split_off(at + 1));
@@ -151,11 +137,8 @@ pub(super) fn with_policy(
 ) -> Gate {
     let policies = Arc::new(Policies {
         methods: methods.to_vec(),
-        reads_responses: AtomicBool::new(true),
-        reads: Mutex::new(ReadMembers::ALL),
         answer: Box::new(answer),
         asked: Mutex::default(),
-        in_place: Mutex::default(),
     });
     let records = Arc::new(Records::default());
     let ports = McpPorts {

@@ -3,7 +3,7 @@
 use testkit::{each_row, each_row_async};
 
 use super::*;
-use crate::contract::{McpSession, PolicyInput};
+use crate::contract::McpSession;
 use crate::fixtures::run;
 
 const CALLS: &[&str] = &["tools/call"];
@@ -268,31 +268,6 @@ async fn the_input_has_original_names_and_the_params_to_be_sent() {
         },
     });
     assert_eq!(gate.asked(), [expected]);
-}
-
-#[tokio::test]
-async fn the_input_lacks_the_members_that_no_policy_reads() {
-    let gate = deciding(vec![decision("a", Effect::Allow)]);
-    let expected = json!({ "name": "kb_fetch", "arguments": { "q": 1 } });
-    for (reads, expected) in [
-        (&["name", "arguments", "other"][..], expected),
-        (&[], json!({})),
-    ] {
-        *gate.policies.reads.lock() = ReadMembers::named(reads.iter().copied());
-        gate.fetch(json!({ "q": 1 })).await.unwrap();
-        assert_eq!(gate.asked().last(), Some(&expected));
-    }
-}
-
-#[test]
-fn the_size_of_an_input_counts_the_members_that_no_policy_reads() {
-    let sizes = [ReadMembers::ALL, ReadMembers::named(["b"])].map(|reads| {
-        let mut input = PolicyInput::of(reads);
-        input.json("a", "[1, 2]");
-        input.json("b", "{}");
-        (input.bytes(), input.read_bytes())
-    });
-    assert_eq!(sizes, [(8, 8), (8, 2)]);
 }
 
 #[tokio::test]

@@ -196,29 +196,6 @@ async fn policies_see_the_result_with_its_request() {
 }
 
 #[tokio::test]
-async fn a_response_that_no_policy_reads_is_evaluated_unless_the_request_was_allowed() {
-    each_row_async(
-        [(Effect::Allow, 1), (Effect::Redact(raw("{\"a\":1}")), 2)],
-        async |(effect, times)| {
-            let answer = effect.clone();
-            let gate = with_policy(settings(), &["tools/call"], move |_| {
-                Ok(vec![decision("a", answer.clone())])
-            });
-            gate.policies
-                .reads_responses
-                .store(false, Ordering::Relaxed);
-            let (flow, judged) = gate.answer(ok(json!({ "content": [] }))).await;
-            judged.unwrap();
-            assert_eq!(gate.asked().len(), times, "{effect:?}");
-            let record = flow.record().mcp.as_ref().unwrap();
-            let expected = if times == 1 { "allow" } else { "redact" };
-            assert_eq!(record.decision, Some(expected));
-        },
-    )
-    .await;
-}
-
-#[tokio::test]
 async fn a_denied_result_does_not_reach_the_client() {
     each_row_async(
         [
@@ -524,23 +501,4 @@ async fn a_dry_run_raises_no_level() {
     assert!(gate.written().is_empty() && gate.web.level() == Level::Public);
     let said = |note: &Note| note.text.contains("raises the security level to Secret");
     assert!(flow.notes().iter().any(said));
-}
-
-#[tokio::test]
-async fn only_the_first_evaluation_for_a_message_may_run_on_the_connections_thread() {
-    let methods = &["tools/call", "elicitation/create"];
-    let redact = |bundle: &str| decision(bundle, Effect::Redact(raw("{\"a\":1}")));
-    let gate = with_policy(settings(), methods, move |input| {
-        Ok(match input["method"].as_str() {
-            Some("tools/call") if input["phase"] == "request" => vec![redact("a"), redact("b")],
-            _ => vec![decision("a", Effect::Allow)],
-        })
-    });
-    let question = json!({ "method": "elicitation/create", "params": {} });
-    let requests = json!({ "one": question, "two": question });
-    let (_, judged) = gate.answer(ok(json!({ "inputRequests": requests }))).await;
-    judged.unwrap();
-    let in_place = gate.policies.in_place.lock().clone();
-    // Two evaluations for the request, one for the result, and one for each of its two questions.
-    assert_eq!(in_place, [true, false, true, false, false]);
 }
