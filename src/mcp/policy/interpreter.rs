@@ -1,4 +1,4 @@
-//! regorus' interpreter, for the policies that the evaluator in `plain` cannot evaluate.
+//! The interpreter of regorus.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

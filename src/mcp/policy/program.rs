@@ -174,6 +174,10 @@ fn check(syntax: &Syntax, bundle: &Bundle) -> Result<(), LoadError> {
                        `allow if input.tool in data.tools`";
         return refuse(file, message.to_owned());
     }
+    if let Some(file) = syntax.walk_as_value() {
+        let message = "write `walk` with two arguments, as in `walk(input, [path, value])`";
+        return refuse(file, message.to_owned());
+    }
     if let Some((file, name)) = syntax.variable_of_a_rules_name() {
         let message =
             format!("`some {name}` has the name of a rule: give the variable another name");

@@ -165,6 +165,17 @@ impl Syntax {
         })
     }
 
+    /// The first file with a call of `walk` as a value. For regorus, that is a list of all pairs; in
+    /// OPA, each pair is a value of its own.
+    pub fn walk_as_value(&self) -> Option<&str> {
+        let found = self.find_in_rules(|kind, node| {
+            let is_walk = called(kind, node).is_some_and(|name| name == "walk");
+            let arguments = node["params"].as_array().map_or(0, Vec::len);
+            (is_walk && arguments != 2).then_some(())
+        });
+        found.map(|(file, ())| file)
+    }
+
     /// The first `some x` without `in` whose variable has the name of a rule: its file and the name.
     /// regorus takes the value of the rule, OPA a new variable.
     pub fn variable_of_a_rules_name(&self) -> Option<(&str, String)> {

@@ -175,6 +175,14 @@ fn invalid_policies_are_refused_with_a_place_or_a_reason() {
         ),
         ("decision := data[input.x].authz", "depends on itself"),
         (
+            "decision := \"ask\" if { [path, value] := walk(input); value == 1 }",
+            "authz.rego: write `walk` with two arguments",
+        ),
+        (
+            "decision := \"ask\" if rand.intn(\"a\", 2) == 1",
+            "authz.rego: the function rand.intn does not exist here",
+        ),
+        (
             "n := 1\ndecision := \"ask\" if { some n; input.tools[n] == 4 }",
             "authz.rego: `some n` has the name of a rule: give the variable another name",
         ),
