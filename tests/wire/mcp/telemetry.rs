@@ -113,8 +113,8 @@ fn each_call_is_counted_once_with_labels_duration_and_decisions() {
         let expected = match tool {
             // The policy judges the call, and the gateway does not execute it.
             "denied" => [0.0, 0.0, 0.0, 0.0, 1.0, 1.0],
-            // The rules read only members of the request, so the response is not evaluated.
-            _ => [1.0, 1.0, 1.0, 1.0, 0.0, 1.0],
+            // The request and its response are evaluated.
+            _ => [1.0, 1.0, 1.0, 2.0, 0.0, 2.0],
         };
         prop_assert_eq!(difference, expected.to_vec(), "{}: {}", tool, answer);
         Ok(())

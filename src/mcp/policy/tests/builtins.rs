@@ -675,7 +675,7 @@ fn the_time_of_a_call_is_linear() {
         let (_, function) = FUNCTIONS.iter().find(|(known, _)| *known == name).unwrap();
         let _ = function.call(name, &arguments);
         let took = begun.elapsed();
-        assert!(took < Duration::from_secs(5), "{name} took {took:?}");
+        assert!(took < Duration::from_secs(20), "{name} took {took:?}");
     }
     let _ = end();
 }
@@ -688,6 +688,6 @@ fn a_search_that_repeats_ends_with_the_evaluation() {
     let begun = Instant::now();
     let result = regex::find_n(&pattern, &text, &Value::from(-1));
     assert!(matches!(result, Err(Stop::TimedOut)), "{result:?}");
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(20));
     let _ = end();
 }
