@@ -165,6 +165,8 @@ async fn a_container_over_its_share_is_refused_and_cancelled_work_never_begins()
     }
     drop((release, began));
     first.await.unwrap().unwrap();
+    let empty = |queue: &Queue| queue.load.jobs == 0;
+    threads.reaches("cancelled work is dropped", empty).await;
     threads.spawn("a", || ()).await.unwrap().unwrap();
     assert_eq!(begins.recv().ok(), None);
 }
