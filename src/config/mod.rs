@@ -3,6 +3,7 @@
 //! `addons::contract::settings` parses the files; each addon reads its own settings from them.
 
 mod files;
+mod nameserver;
 mod proxy;
 mod types;
 
@@ -14,6 +15,7 @@ use addons::Settings;
 pub use addons::contract::settings::{ConfigError, ConfigErrors};
 use addons::contract::settings::{Document, Env, Files, Report};
 
+pub use nameserver::nameservers_of;
 pub use types::{
     AuditConfig, Config, DnsConfig, Limits, Listen, Logging, ProxyConfig, StaticAddress, TlsConfig,
     UpstreamConfig,

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use addons::contract::{Host, fold_address};
 use addons::mcp::PolisSettings;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
+use super::nameserver::parse_nameserver;
 use super::{
     AuditConfig, DnsConfig, Limits, Listen, Logging, Profile, ProxyConfig, StaticAddress,
     TlsConfig, UpstreamConfig,
@@ -19,8 +20,6 @@ use super::{
 const KB: u64 = 1 << 10;
 const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
-
-const DNS_PORT: u16 = 53;
 
 /// The record types that `dns.types` may contain, and their numbers. HTTPS and SVCB are left out,
 /// since their address hints would lead clients around the proxy; ANY and AXFR are left out, since
@@ -116,7 +115,7 @@ fn upstream_ca(at: Setting<'_>) -> Option<PathBuf> {
 
 fn upstream(fields: &Fields<'_>) -> UpstreamConfig {
     UpstreamConfig {
-        nameservers: fields.list("nameservers", |at| at.parse(nameserver)),
+        nameservers: fields.list("nameservers", |at| at.parse(parse_nameserver)),
         hosts: fields.or("hosts", HashMap::new(), static_hosts).into(),
         connect_timeout: fields.or("connect_timeout", secs(10), |at| at.duration()),
         response_timeout: fields.or("response_timeout", secs(300), |at| at.duration()),
@@ -232,16 +231,6 @@ fn file_mode(text: &str) -> Result<u32, &'static str> {
 fn socket_address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse()
         .map_err(|_| "must be an address and a port such as 0.0.0.0:8080 or [::]:8080")
-}
-
-fn nameserver(text: &str) -> Result<SocketAddr, &'static str> {
-    let with_port = || {
-        text.parse::<IpAddr>()
-            .map(|ip| SocketAddr::new(ip, DNS_PORT))
-    };
-    text.parse()
-        .or_else(|_| with_port())
-        .map_err(|_| "must be an address such as 10.0.0.2, or with a port 10.0.0.2:5353")
 }
 
 fn static_address(text: &str) -> Result<StaticAddress, &'static str> {

@@ -14,6 +14,7 @@ mod pool;
 mod resolve;
 mod socket;
 mod watch;
+mod zones;
 
 use std::net::SocketAddr;
 use std::pin::Pin;

@@ -12,11 +12,9 @@ use futures_util::future::{Either, select};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use hickory_resolver::config::{
-    ConnectionConfig, NameServerConfig, ProtocolConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+    ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
 };
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
-use hickory_resolver::{TokioResolver, system_conf};
 use thiserror::Error;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
@@ -25,7 +23,8 @@ use super::answer::Answer;
 use super::answer_cache::{AnswerCache, Key, Turn, UnderWay};
 use super::datagram::{ANSWER_TIMEOUT, Datagrams};
 use super::watch::NameserverWatch;
-use crate::config::{StaticAddress, UpstreamConfig};
+use super::zones::Zones;
+use crate::config::{StaticAddress, UpstreamConfig, nameservers_of};
 
 /// Limit for one question to one nameserver, and for one attempt to ask all nameservers.
 /// hickory-resolver makes one attempt and one retry; with our own datagram before them, they fit
@@ -60,6 +59,8 @@ const MAX_QUESTIONS: usize = 1024;
 /// further questions on another connection.
 const MAX_TCP_QUESTIONS: usize = 256;
 
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+
 /// The most CNAMEs followed from one name. If the chain is longer, the answer has only CNAMEs.
 const MAX_CNAMES: usize = 8;
 /// The most records kept of one answer, far more than a client tries; the others are dropped.
@@ -70,9 +71,9 @@ const MAX_RECORDS: usize = 256;
 pub enum ResolverError {
     /// `upstream.nameservers` is empty and the system's resolv.conf cannot be read.
     #[error(
-        "the system's nameservers cannot be read ({0}): list some in upstream.nameservers of proxy.yaml"
+        "the system's nameservers cannot be read from /etc/resolv.conf ({0}): list some in upstream.nameservers of proxy.yaml"
     )]
-    NoNameservers(NetError),
+    NoNameservers(std::io::Error),
     /// The library refused the configuration.
     #[error("the resolver cannot be built: {0}")]
     Build(NetError),
@@ -90,7 +91,7 @@ pub struct Resolver {
     under_way: UnderWay,
     /// The client for datagrams to the first nameserver.
     first: Option<Datagrams>,
-    upstream: TokioResolver,
+    upstream: hickory_resolver::Resolver<Zones>,
     watch: Option<Arc<NameserverWatch>>,
     /// Limits the concurrent questions to nameservers, since each question holds sockets.
     room: Semaphore,
@@ -101,16 +102,13 @@ impl Resolver {
     /// the configuration names none; ignores search lists and the hosts file.
     pub fn new(config: &UpstreamConfig) -> Result<Self, ResolverError> {
         let nameservers = if config.nameservers.is_empty() {
-            let (system, _) =
-                system_conf::read_system_conf().map_err(ResolverError::NoNameservers)?;
-            system.name_servers
+            nameservers_of_the_system()?
         } else {
-            config.nameservers.iter().map(nameserver).collect()
+            config.nameservers.clone()
         };
-        let first = nameservers.first().and_then(datagrams);
-        let upstream = TokioResolver::builder_with_config(
-            ResolverConfig::from_name_servers(nameservers),
-            TokioRuntimeProvider::default(),
+        let upstream = hickory_resolver::Resolver::builder_with_config(
+            ResolverConfig::from_name_servers(nameservers.iter().map(nameserver).collect()),
+            Zones::of(&nameservers),
         )
         .with_options(options())
         .build()
@@ -119,7 +117,7 @@ impl Resolver {
             hosts: Arc::clone(&config.hosts),
             answers: AnswerCache::default(),
             under_way: UnderWay::default(),
-            first,
+            first: nameservers.first().copied().map(Datagrams::new),
             upstream,
             watch: None,
             room: Semaphore::new(MAX_QUESTIONS),
@@ -363,11 +361,15 @@ fn negative_lifetime(message: &Message) -> Duration {
     clamp(soa.unwrap_or(0), NEGATIVE_TTL)
 }
 
-/// The client for datagrams to the nameserver; `None` if the nameserver is not configured for UDP.
-fn datagrams(config: &NameServerConfig) -> Option<Datagrams> {
-    let udp = |connection: &&ConnectionConfig| matches!(connection.protocol, ProtocolConfig::Udp);
-    let connection = config.connections.iter().find(udp)?;
-    Some(Datagrams::new((config.ip, connection.port).into()))
+fn nameservers_of_the_system() -> Result<Vec<SocketAddr>, ResolverError> {
+    let text = std::fs::read(RESOLV_CONF).map_err(ResolverError::NoNameservers)?;
+    let nameservers = nameservers_of(&String::from_utf8_lossy(&text));
+    match nameservers.is_empty() {
+        true => Err(ResolverError::NoNameservers(std::io::Error::other(
+            "the file lists none",
+        ))),
+        false => Ok(nameservers),
+    }
 }
 
 fn nameserver(address: &SocketAddr) -> NameServerConfig {

@@ -15,7 +15,11 @@ use crate::loopback::*;
 const CONTAINER: &str = "127.0.0.2";
 
 fn zone() -> Nameserver {
-    Nameserver::with_zone(|name, kind| match (name, kind) {
+    Nameserver::with_zone(answer)
+}
+
+fn answer(name: &str, kind: RecordType) -> Reply {
+    match (name, kind) {
         ("both.example.com", RecordType::A) => {
             Reply::Records(vec![address_record(name, "192.0.2.1")])
         }
@@ -41,8 +45,12 @@ fn zone() -> Nameserver {
         ),
         ("fails.example.com", _) => Reply::Code(ResponseCode::ServFail),
         ("gone.example.com", _) => Reply::Code(ResponseCode::NXDomain),
+        ("split.example.com", _) => Reply::Records(vec![cname_record(name, "target.example.net")]),
+        ("target.example.net", RecordType::A) => {
+            Reply::Records(vec![address_record(name, "192.0.2.7")])
+        }
         _ => Reply::Records(Vec::new()),
-    })
+    }
 }
 
 /// A tunnel that the chain has permitted, with the permit to resolve its host.
@@ -114,6 +122,38 @@ async fn hosts_resolve_to_the_addresses_to_dial() {
         nameserver.tcp_questions() > 0,
         "no query over TCP after a truncated response"
     );
+}
+
+/// Makes a network namespace with a link-local address, which needs root.
+#[test]
+fn a_nameserver_with_a_link_local_address_is_asked_over_udp_and_tcp() {
+    let in_namespace = || {
+        if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
+            println!("left out: no network namespace ({error})");
+            return;
+        }
+        for arguments in ["link set lo up", "-6 address add fe80::53/64 dev lo nodad"] {
+            let ip = std::process::Command::new("ip")
+                .args(arguments.split(' '))
+                .status();
+            assert!(ip.unwrap().success(), "{arguments}");
+        }
+        let nameserver = Nameserver::at("[fe80::53%1]:0".parse().unwrap(), answer);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.unwrap().block_on(async {
+            let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
+            // Truncated over UDP, so it is asked again over TCP.
+            let found = lookup(&resolver, "big.example.com").await.unwrap();
+            assert_eq!(found, ["192.0.2.3:443"]);
+            // The first answer has only a CNAME, so hickory-resolver asks over UDP.
+            let found = lookup(&resolver, "split.example.com").await.unwrap();
+            assert_eq!(found, ["192.0.2.7:443"]);
+        });
+        assert!(nameserver.tcp_questions() > 0);
+    };
+    std::thread::spawn(in_namespace).join().unwrap();
 }
 
 #[tokio::test]

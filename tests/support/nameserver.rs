@@ -102,6 +102,15 @@ impl Nameserver {
     /// Answers queries for names that are not in the table with the result of `zone`. Its arguments
     /// are the name, in lower case and without the final dot, and the type.
     pub fn with_zone(zone: impl Fn(&str, RecordType) -> Reply + Send + Sync + 'static) -> Self {
+        Self::at((Ipv4Addr::LOCALHOST, 0).into(), zone)
+    }
+
+    /// As [`Self::with_zone`], at an address of the calling thread's network namespace. With port
+    /// 0, the kernel chooses the port.
+    pub fn at(
+        address: SocketAddr,
+        zone: impl Fn(&str, RecordType) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let state = Arc::new(State {
             table: Mutex::default(),
             zone: Box::new(zone),
@@ -110,7 +119,7 @@ impl Nameserver {
         // TCP needs the port that the kernel chose for UDP; if another process has this port for
         // TCP, both sockets are bound again.
         let (udp, tcp) = std::iter::repeat_with(|| {
-            let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let udp = UdpSocket::bind(address).unwrap();
             let tcp = TcpListener::bind(udp.local_addr().unwrap());
             tcp.map(|tcp| (Arc::new(udp), tcp))
         })
