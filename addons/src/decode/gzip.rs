@@ -169,4 +169,8 @@ impl Encoding for Gzip {
     fn memory(&self) -> usize {
         INFLATE_MEMORY
     }
+
+    fn first_byte(&self) -> Option<u8> {
+        Some(0x1f)
+    }
 }

@@ -8,6 +8,7 @@
 mod brotli;
 mod deflate;
 mod gzip;
+mod text;
 mod zstd;
 
 use bytes::{Buf, Bytes};
@@ -18,6 +19,7 @@ use crate::contract::{Code, Denial};
 use brotli::Brotli;
 use deflate::Deflate;
 use gzip::Gzip;
+use text::Text;
 use zstd::Zstd;
 
 /// Limit on the bytes that [`Decoder::next`] returns at once, and the size of its buffer.
@@ -60,6 +62,9 @@ pub enum Side {
     Response,
 }
 
+/// Values of `Content-Encoding` in responses that name no encoding of the bytes.
+const NO_ENCODINGS: [&str; 6] = ["none", "utf-8", "utf8", "binary", "7bit", "8bit"];
+
 /// Why a body is refused, as the predicate of a sentence about it.
 type Fault = &'static str;
 
@@ -90,6 +95,11 @@ trait Encoding: Send {
     /// An upper bound on the bytes that the decoder allocates at any time.
     fn memory(&self) -> usize;
 
+    /// The byte with which every body in this encoding begins; `None` if it may begin with others.
+    fn first_byte(&self) -> Option<u8> {
+        None
+    }
+
     /// An upper bound on the decoded bytes that the decoder delays although `out` has room for
     /// them.
     fn holds_back(&self) -> usize {
@@ -103,12 +113,17 @@ impl Decoder {
     /// An unknown encoding, more than one encoding, and `deflate` in a request are denied with
     /// `unsupported_encoding`. The proxy cannot inspect a body that it cannot decode. To decode
     /// `deflate`, it must guess whether the body is zlib or raw deflate.
+    ///
+    /// In a response, names that stand for no encoding, such as a charset, are ignored, and UTF-8
+    /// text that is said to be gzip or zstd is read as it is. Servers send both by mistake.
     pub fn of(side: Side, headers: &HeaderMap) -> Result<Option<Self>, Denial> {
         let mut encoding: Option<Box<dyn Encoding>> = None;
         for value in headers.get_all(CONTENT_ENCODING) {
             for name in value.to_str().unwrap_or("unreadable").split(',') {
                 let name = name.trim().to_ascii_lowercase();
-                if matches!(name.as_str(), "" | "identity") {
+                if matches!(name.as_str(), "" | "identity")
+                    || (side == Side::Response && NO_ENCODINGS.contains(&name.as_str()))
+                {
                     continue;
                 }
                 let known = named(side, &name).filter(|_| encoding.is_none());
@@ -133,6 +148,13 @@ impl Decoder {
     pub fn feed(&mut self, chunk: Bytes) {
         if !self.input.is_empty() {
             self.failed = Some(CORRUPT);
+        }
+        if self.fed == 0
+            && self.side == Side::Response
+            && let (Some(first), Some(expected)) = (chunk.first(), self.encoding.first_byte())
+            && *first != expected
+        {
+            self.encoding = Box::new(Text::default());
         }
         self.fed = self.fed.saturating_add(chunk.len() as u64);
         self.input = chunk;

@@ -83,6 +83,61 @@ fn an_unknown_encoding_and_several_encodings_are_denied_and_identity_needs_no_de
 }
 
 #[test]
+fn names_that_stand_for_no_encoding_are_ignored_in_responses_alone() {
+    each_row(["none", "UTF-8", "utf8", "binary", "8bit, gzip"], |name| {
+        let fields = headers(&[("content-encoding", name)]);
+        assert!(Decoder::of(Side::Response, &fields).is_ok(), "{name}");
+        assert!(Decoder::of(Side::Request, &fields).is_err(), "{name}");
+    });
+}
+
+#[test]
+fn text_that_a_response_labels_as_gzip_or_zstd_is_read_as_it_is() {
+    each_row(["gzip", "x-gzip", "zstd"], |name| {
+        each_row(
+            [
+                "{}",
+                "{\"error\":\"no such key\"}\r\n",
+                "caf\u{e9} \u{20ac} \u{1f600}",
+                "x",
+            ],
+            |text| {
+                for chunk in 1..9 {
+                    let read = decode(name, text.as_bytes(), chunk, 3);
+                    assert_eq!(read.unwrap(), text.as_bytes(), "{name}");
+                }
+            },
+        );
+        // What is no text may be an encoding that only the client can read.
+        each_row(
+            [
+                &b"\x0b\x02\x80abc\x03"[..],
+                b"x\x9c\x03\x00",
+                b"ab\0",
+                b"caf\xe9",
+                b"caf\xc3",
+            ],
+            |other| {
+                for chunk in 1..9 {
+                    assert!(decode(name, other, chunk, 3).is_err(), "{name}: {other:?}");
+                }
+            },
+        );
+        let fields = headers(&[("content-encoding", name)]);
+        let mut request = Decoder::of(Side::Request, &fields).unwrap().unwrap();
+        request.feed(Bytes::from_static(b"{\"a\":1, \"b\":2}"));
+        assert!(request.next(100).is_err(), "{name}");
+    });
+    // These encodings may begin with any byte.
+    each_row(["br", "deflate"], |name| {
+        assert!(
+            decode(name, b"{\"error\":\"no such key\"}", 100, 100).is_err(),
+            "{name}"
+        );
+    });
+}
+
+#[test]
 fn a_request_may_not_use_an_ambiguous_encoding() {
     each_row(
         [

@@ -166,6 +166,10 @@ impl Encoding for Zstd {
         ring(2 * self.max_window) + ring(self.max_window) + sequences + 4 * MAX_BLOCK
     }
 
+    fn first_byte(&self) -> Option<u8> {
+        MAGIC.first().copied()
+    }
+
     fn holds_back(&self) -> usize {
         self.max_window + MAX_BLOCK
     }
