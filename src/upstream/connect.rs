@@ -1,5 +1,6 @@
 //! Opens a connection: resolve, let the chain judge the addresses, dial, verify the certificate.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,8 +132,8 @@ fn server_name(host: &Host) -> Result<ServerName<'static>, Denial> {
     }
 }
 
-/// Returns the error for a failed handshake. The denial names the host; it quotes rustls only if
-/// rustls rejected the certificate.
+/// Returns the error for a failed handshake. The denial names the host, the cause and, for the usual
+/// faults of servers, what to change.
 fn tls_failure(host: &Host, error: &std::io::Error) -> DialError {
     let cause = error
         .get_ref()
@@ -141,14 +142,41 @@ fn tls_failure(host: &Host, error: &std::io::Error) -> DialError {
         Some(rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol)) => {
             return DialError::OnlyHttp2;
         }
-        Some(cause @ rustls::Error::InvalidCertificate(_)) => cause.to_string(),
-        Some(_) => "the handshake failed".to_owned(),
-        None => "the connection was closed".to_owned(),
+        Some(cause) => tls_fault(cause),
+        None => "the connection was closed".into(),
     };
     let sentence = format!("TLS handshake with {host} failed: {why}");
     Denial::new(Code::UpstreamTls, sentence)
         .at(Stage::Tls)
         .into()
+}
+
+/// Describes a failed handshake: what is wrong, and what to do if the cause is a usual one.
+fn tls_fault(cause: &rustls::Error) -> Cow<'static, str> {
+    use rustls::{AlertDescription as Alert, CertificateError, Error};
+    match cause {
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "no CA that the proxy trusts has issued the server's certificate: add the CA to tls.upstream_ca in proxy.yaml, or let the server send its intermediate certificates".into()
+        }
+        // webpki's error, whose type rustls does not export.
+        Error::InvalidCertificate(CertificateError::Other(other))
+            if other.to_string() == "CaUsedAsEndEntity" =>
+        {
+            "the server's certificate is a CA's (CA:TRUE, as `openssl req -x509` makes it), which must not serve a host: make it with CA:FALSE, or sign a certificate for the server with this CA".into()
+        }
+        Error::InvalidCertificate(_) => cause.to_string().into(),
+        Error::AlertReceived(Alert::HandshakeFailure | Alert::InsufficientSecurity) => {
+            "the server accepts none of the proxy's ciphers (alert handshake_failure): it may offer only CBC ciphers or RSA key exchange, which the proxy does not speak. Enable TLS 1.3, or ECDHE with AES-GCM or ChaCha20-Poly1305, on the server, or list the host under tls.passthrough in proxy.yaml".into()
+        }
+        Error::AlertReceived(Alert::ProtocolVersion) | Error::PeerIncompatible(_) => format!(
+            "the server does not speak TLS 1.2 or 1.3 as the proxy does ({cause}): enable TLS 1.3 on the server, or list the host under tls.passthrough in proxy.yaml"
+        )
+        .into(),
+        Error::InvalidMessage(_) => {
+            "the server does not speak TLS at this port".into()
+        }
+        cause => format!("the handshake failed: {cause}").into(),
+    }
 }
 
 pub(super) async fn speak_http1<T>(
