@@ -41,10 +41,7 @@ pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<End
         Ingress::Tunnel(endpoint) => endpoint.clone(),
         Ingress::Plain => absolute(request.uri())?,
     };
-    let default_port = match expected.scheme {
-        Scheme::Http => 80,
-        Scheme::Https => 443,
-    };
+    let default_port = default_port(expected.scheme);
     let named = [
         // NUL is in no valid authority, so a value that is not ASCII text is denied below.
         host.map(|value| value.to_str().unwrap_or("\0")),
@@ -94,19 +91,31 @@ pub fn host_field(headers: &HeaderMap, version: Version) -> Result<Option<&Heade
     Ok(host)
 }
 
+fn default_port(scheme: Scheme) -> u16 {
+    match scheme {
+        Scheme::Http => 80,
+        Scheme::Https => 443,
+    }
+}
+
 fn absolute(uri: &Uri) -> Result<Endpoint, Denial> {
     let Some(authority) = uri.authority() else {
         return Err(Denial::malformed(
             "a proxy takes requests in absolute form, or CONNECT",
         ));
     };
-    if uri.scheme_str() != Some("http") {
-        return Err(Denial::malformed(
-            "only http is taken in absolute form; use CONNECT for https",
-        ));
-    }
-    let authority = Authority::parse(authority.as_str(), Some(80));
+    let scheme = match uri.scheme_str() {
+        Some("http") => Scheme::Http,
+        // The proxy does TLS with the upstream. Some clients, such as axios up to 1.15, send this
+        // to a proxy instead of CONNECT.
+        Some("https") => Scheme::Https,
+        _ => {
+            return Err(Denial::malformed(
+                "only http and https are taken in absolute form",
+            ));
+        }
+    };
+    let authority = Authority::parse(authority.as_str(), Some(default_port(scheme)));
     let Authority { host, port } = authority.map_err(Denial::malformed)?;
-    let scheme = Scheme::Http;
     Ok(Endpoint { scheme, host, port })
 }

@@ -197,7 +197,7 @@ macro_rules! git {
     };
 }
 
-pub const CLIENTS: [Client; 29] = [
+pub const CLIENTS: [Client; 30] = [
     fetch("curl", &[Tool::Program("curl")], "curl --silent --show-error https://$HOST/echo"),
     fetch(
         "wget",
@@ -229,6 +229,8 @@ pub const CLIENTS: [Client; 29] = [
     node("Node.js `https`", "node $TOOLS/node/fetch.mjs https https://$HOST/echo").with(NODE),
     node("Node.js `fetch`", "node $TOOLS/node/fetch.mjs fetch https://$HOST/echo").with(NODE),
     node("axios", "node $TOOLS/node/fetch.mjs axios https://$HOST/echo").with(NODE),
+    // Sends `GET https://…` to the proxy instead of CONNECT, whatever the version of Node.js.
+    node("axios up to 1.15", "node $TOOLS/node/fetch.mjs axios-1.15 https://$HOST/echo"),
     node("undici", "node $TOOLS/node/fetch.mjs undici https://$HOST/echo").with(NODE),
     node("Bun", "bun $TOOLS/node/fetch.mjs fetch https://$HOST/echo"),
     node("Deno", "deno run --quiet --allow-all $TOOLS/node/fetch.mjs fetch https://$HOST/echo"),

@@ -71,7 +71,8 @@ pub fn pinned(requirements: &[&str], package: &str) -> String {
     let of_pip = lines.filter_map(|line| line.split_once("=="));
     let named = of_pip.chain(of_npm);
     let named: Vec<_> = named
-        .map(|(name, version)| format!("{name} {version}"))
+        // npm writes another name for a package as `npm:PACKAGE@VERSION`.
+        .map(|(name, version)| format!("{name} {}", version.rsplit('@').next().unwrap()))
         .collect();
     named.join(", ")
 }

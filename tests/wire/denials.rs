@@ -1,4 +1,5 @@
-//! Denied requests, plain or in a tunnel, over HTTP/1.1 and HTTP/2, make no upstream connection.
+//! Denied requests, in absolute form or in a tunnel, over HTTP/1.1 and HTTP/2, make no upstream
+//! connection.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
@@ -14,17 +15,19 @@ const NARROW: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 /// there.
 const INSIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// How a request reaches the proxy: in clear text, or in a tunnel over HTTP/1.1 or HTTP/2.
+/// How a request reaches the proxy: in absolute form for an upstream in clear text or over TLS, or
+/// in a tunnel over HTTP/1.1 or HTTP/2.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Over {
     Plain,
+    AbsoluteHttps,
     Http1,
     Http2,
 }
 
-const ALL: &[Over] = &[Over::Plain, Over::Http1, Over::Http2];
+const ALL: &[Over] = &[Over::Plain, Over::AbsoluteHttps, Over::Http1, Over::Http2];
 /// For requests with `Upgrade`, which HTTP/2 does not have.
-const HTTP1: &[Over] = &[Over::Plain, Over::Http1];
+const HTTP1: &[Over] = &[Over::Plain, Over::AbsoluteHttps, Over::Http1];
 
 /// The request of one row. Each row below changes a part of [`PERMITTED`].
 #[derive(Clone, Copy, Debug)]
@@ -119,14 +122,6 @@ const DENIED: &[(&str, TestRequest)] = &[
                 ("sec-websocket-version", "13"),
                 ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
             ],
-            over: HTTP1,
-            ..PERMITTED
-        },
-    ),
-    (
-        "protocol_not_allowed",
-        TestRequest {
-            fields: &[("connection", "upgrade"), ("upgrade", "h2c")],
             over: HTTP1,
             ..PERMITTED
         },
@@ -232,9 +227,10 @@ fn ask(proxy: &Proxy, over: Over, request: &TestRequest) -> (u16, Option<String>
         .map(|(name, value)| format!("{name}: {value}\r\n"))
         .collect();
     let TestRequest { method, path, .. } = request;
-    let reply = if over == Over::Plain {
+    let reply = if matches!(over, Over::Plain | Over::AbsoluteHttps) {
         let mut stream = proxy.dial_from(request.from);
-        let target = format!("http://{host}{port}{path}");
+        let scheme = if over == Over::Plain { "http" } else { "https" };
+        let target = format!("{scheme}://{host}{port}{path}");
         write!(
             stream,
             "{method} {target} HTTP/1.1\r\nHost: {named}\r\n{fields}\r\n"

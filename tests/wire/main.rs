@@ -20,6 +20,7 @@ mod compatibility;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod absolute_form;
 mod audit;
 mod clients;
 mod commands;

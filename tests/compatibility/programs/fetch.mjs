@@ -3,6 +3,12 @@ import https from 'node:https';
 
 const [library, url] = process.argv.slice(2);
 
+async function axios(version) {
+  const { default: axios } = await import(version);
+  const answer = await axios.get(url, { responseType: 'text' });
+  return [answer.status, answer.data];
+}
+
 const libraries = {
   https: () =>
     new Promise((resolve, reject) => {
@@ -22,11 +28,8 @@ const libraries = {
     const answer = await request(url);
     return [answer.statusCode, await answer.body.text()];
   },
-  axios: async () => {
-    const { default: axios } = await import('axios');
-    const answer = await axios.get(url, { responseType: 'text' });
-    return [answer.status, answer.data];
-  },
+  axios: () => axios('axios'),
+  'axios-1.15': () => axios('axios-1.15'),
 };
 
 try {
