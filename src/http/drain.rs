@@ -18,6 +18,11 @@ use tokio::time::timeout;
 const DRAIN_BYTES: u64 = 1 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 
+/// Limit on the time to drain a body that the upstream did not take, nginx's `lingering_time`. There
+/// is no limit on its bytes: clients such as curl report a reset, not the response, if the
+/// connection closes while they send.
+const REST_DRAIN_TIME: Duration = Duration::from_secs(30);
+
 /// Limit on the time to drain a body for a client that sends its whole request before it reads the
 /// response (git). A push of 100 MB at 8 Mbit/s takes this long.
 const ANSWERED_DRAIN_TIME: Duration = Duration::from_secs(100);
@@ -53,11 +58,20 @@ impl Denied {
 
 /// Reads and discards the rest of a denied body, up to 1 MiB in 5 s. If the denial has an answer in
 /// the client's protocol, the limit is the answer's `drain_bytes` in 100 s.
-pub fn drain(mut body: Incoming, denial: &Denial) -> impl Future<Output = ()> + use<> {
-    let (mut left, time) = match denial.answer() {
+pub fn drain(body: Incoming, denial: &Denial) -> impl Future<Output = ()> + use<> {
+    let (most, time) = match denial.answer() {
         Some(answer) => (answer.drain_bytes, ANSWERED_DRAIN_TIME),
         None => (DRAIN_BYTES, DRAIN_TIME),
     };
+    drain_within(body, most, time)
+}
+
+/// Reads and discards the rest of a body that the upstream did not take, for up to 30 s.
+pub fn drain_rest(body: Incoming) -> impl Future<Output = ()> {
+    drain_within(body, u64::MAX, REST_DRAIN_TIME)
+}
+
+fn drain_within(mut body: Incoming, mut left: u64, time: Duration) -> impl Future<Output = ()> {
     let draining = async move {
         while !body.is_end_stream()
             && left > 0

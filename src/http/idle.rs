@@ -136,6 +136,11 @@ impl IdleTracker {
         }
     }
 
+    /// Whether output waits for the client to read it.
+    pub fn is_blocked(&self) -> bool {
+        self.blocked_since.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether no request is under way and no output waits for the client to read it.
     pub fn is_idle(&self) -> bool {
         self.in_flight.load(Ordering::Relaxed) == 0

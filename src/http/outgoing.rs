@@ -63,6 +63,7 @@ pub fn transmit(
 ) -> impl Future<Output = Sent> + Send + use<> {
     match upstream {
         Upstream::Http1(one) => {
+            one.received.store(false, Ordering::Relaxed);
             make_http1(&mut request, &one.host);
             let Http1 { driver, sender, .. } = &mut **one;
             Either::Left(driver.before_poll(|| sender.try_send_request(request)))

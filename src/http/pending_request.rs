@@ -22,7 +22,7 @@ use super::buffered_body::judge_request;
 use super::destination::{Ingress, destination};
 use super::drain::{Denied, drain};
 use super::exchange::Exchange;
-use super::headers::{Upgrade, read_head};
+use super::headers::read_head;
 use super::outgoing::{deny_clear_text_secrets, outgoing, transmit, within};
 use super::permission::Permission;
 use super::reply::{self, Reply};
@@ -216,7 +216,9 @@ impl PendingRequest {
         if let Some(judges) = self.head.take_judges() {
             return Box::pin(self.judged(exchange, body, judges)).await;
         }
-        Ok(RequestBody::new(body, self.head.take_filters(), exchange))
+        let filters = self.head.take_filters();
+        let body = RequestBody::new(body, filters, exchange, self.expects_continue);
+        Ok(body)
     }
 
     async fn judged(
@@ -243,6 +245,10 @@ impl PendingRequest {
 
     /// Sends the request. If the connection was closed before a byte of the request was sent,
     /// retries on another connection, up to twice.
+    ///
+    /// If a connection that has served other requests ends before a byte of the response, sends an
+    /// idempotent request without a body once more, on a new connection, as nginx and browsers do:
+    /// the upstream may have closed the idle connection just before the request arrived.
     async fn send(
         &mut self,
         exchange: &mut Exchange,
@@ -253,18 +259,26 @@ impl PendingRequest {
         let uploading = body.under_way();
         let mut unsent: Option<Box<Request<upstream::RequestBody>>> = None;
         let mut retries = 0;
+        let mut is_repeated = false;
         loop {
-            let mut upstream = acquire(exchange, permit, self.want()).await?;
+            let (mut upstream, is_reused) =
+                acquire(exchange, permit, self.want(), is_repeated).await?;
             let flow = &exchange.live.flow;
             if self.carries_secrets {
                 deny_clear_text_secrets(flow, &upstream)?;
             }
             // Pinned in place: a move into a variable would reserve the size of `sending` twice in
             // this future.
-            let sending = pin!(match unsent.take() {
-                Some(unsent) => transmit(&mut upstream, *unsent, flow),
-                None => transmit(&mut upstream, self.outgoing(take(&mut body))?, flow),
-            });
+            let request = match unsent.take() {
+                Some(unsent) => *unsent,
+                None => self.outgoing(take(&mut body))?,
+            };
+            let is_repeatable = is_reused
+                && !is_repeated
+                && uploading.is_none()
+                && request.method().is_idempotent();
+            let again = is_repeatable.then(|| Box::new(without_body(&request)));
+            let sending = pin!(transmit(&mut upstream, request, flow));
             let mut error = match within(exchange, &mut upstream, sending).await? {
                 Ok(response) => {
                     if uploading.is_some_and(|uploading| uploading.strong_count() > 0) {
@@ -280,17 +294,21 @@ impl PendingRequest {
             if let Some(denied) = denied.as_ref().and_then(|slot| slot.lock().take()) {
                 return Err(Box::pin(denied.when_due(self.version)).await);
             }
+            // The end of the lease closes detached connections (connections with an upload, and
+            // HTTP/2). Then the upstream is not at fault.
+            exchange.session.is_live()?;
             // The error contains the request if the connection was closed before a byte of it was
             // sent. Then neither side is at fault, and a retry cannot send the request twice.
-            match error.take_message() {
-                Some(again) if retries < 2 => {
+            match (error.take_message(), again) {
+                (Some(message), _) if retries < 2 => {
                     retries += 1;
-                    unsent = Some(Box::new(again));
+                    unsent = Some(Box::new(message));
+                }
+                (None, Some(again)) if upstream.ended_without_response() => {
+                    is_repeated = true;
+                    unsent = Some(again);
                 }
                 _ => {
-                    // The end of the lease closes detached connections (connections with an upload,
-                    // and HTTP/2). Then the upstream is not at fault.
-                    exchange.session.is_live()?;
                     let host = exchange.live.flow.host();
                     return Err(upstream_broke_off(host, error.error()));
                 }
@@ -325,26 +343,29 @@ impl PendingRequest {
 }
 
 /// Returns a connection to send on: an upstream connection that this client connection keeps, a
-/// connection of the lease's pool, or a new connection. A WebSocket always gets a new connection.
+/// connection of the lease's pool, or a new connection. A WebSocket always gets a new connection,
+/// and so does a request with `is_repeated`. Also returns whether the connection may have served
+/// other requests.
 async fn acquire(
     exchange: &mut Exchange,
     permit: &ResolvePermit,
     want: Want,
-) -> Result<Upstream, Denial> {
+    is_repeated: bool,
+) -> Result<(Upstream, bool), Denial> {
     let (live, network) = (&mut exchange.live, &exchange.snapshot.network);
-    if want != Want::Websocket {
+    if want != Want::Websocket && !is_repeated {
         let generation = network.generation;
         while let Some(mut kept) = exchange.session.take_kept(generation, &live.flow) {
             if upstream::ready(&mut kept).await {
                 live.record().upstream_addr = Some(kept.address);
-                return Ok(Upstream::Http1(kept));
+                return Ok((Upstream::Http1(kept), true));
             }
         }
     }
     // Boxed: requests on kept connections do not need its state.
-    let upstream = Box::pin(from_pool(exchange, permit, want)).await?;
+    let (upstream, is_reused) = Box::pin(from_pool(exchange, permit, want, is_repeated)).await?;
     exchange.live.record().upstream_addr = Some(upstream.address());
-    Ok(upstream)
+    Ok((upstream, is_reused))
 }
 
 /// Returns an idle HTTP/1.1 connection or the HTTP/2 connection of the lease's pool, or opens one.
@@ -352,20 +373,31 @@ async fn from_pool(
     exchange: &mut Exchange,
     permit: &ResolvePermit,
     want: Want,
-) -> Result<Upstream, Denial> {
+    is_repeated: bool,
+) -> Result<(Upstream, bool), Denial> {
     let (live, network) = (&mut exchange.live, &exchange.snapshot.network);
     let owner = exchange.session.owner()?;
     let pool = LeasePool::of(owner, network);
-    if let Some(idle) = pool.reuse(owner, live, permit, want).await {
-        return Ok(idle);
+    if !is_repeated && let Some(idle) = pool.reuse(owner, live, permit, want).await {
+        return Ok((idle, true));
     }
     // Boxed: the state of a TLS handshake takes kilobytes.
     let opening = Box::pin(pool.open(owner, live, network, permit, want));
-    exchange.session.idle.held(opening).await
+    let opened = exchange.session.idle.held(opening).await?;
+    let may_be_shared = matches!(opened, Upstream::Http2(_));
+    Ok((opened, may_be_shared))
 }
 
-/// Reads a request's head, unless `refusal` denies the connection or the destination. Denies
-/// upgrades other than to a WebSocket.
+/// A copy of a request that has no body.
+fn without_body(request: &Request<upstream::RequestBody>) -> Request<upstream::RequestBody> {
+    let mut copy = Request::new(upstream::RequestBody::default());
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    copy
+}
+
+/// Reads a request's head, unless `refusal` denies the connection or the destination.
 fn read(
     parts: &mut Parts,
     refusal: Option<Denial>,
@@ -375,12 +407,9 @@ fn read(
     if let Some(refusal) = refusal {
         return Err(refusal);
     }
-    let (head, upgrade) = read_head(parts)?;
+    let mut head = read_head(parts)?;
     live.record().path = Some(head.path.normal().into());
-    if upgrade == Upgrade::Other || (head.websocket && !upgradable) {
-        let sentence = "Protocol not allowed: only WebSocket upgrades pass";
-        return Err(Denial::new(Code::ProtocolNotAllowed, sentence));
-    }
+    head.websocket &= upgradable;
     if head.websocket {
         live.opens_websocket();
     }

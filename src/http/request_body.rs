@@ -10,10 +10,11 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 
 use super::broke_off::BodyError;
 use super::buffered_body::{Judged, poll_chunk};
-use super::drain::Denied;
+use super::drain::{Denied, drain_rest};
 use super::exchange::Exchange;
 use super::filtering::Filtering;
 use super::idle::IdleTracker;
@@ -40,10 +41,15 @@ impl Source {
         if let Some(bytes) = self.buffered.iter_mut().find(|bytes| !bytes.is_empty()) {
             return Poll::Ready(Some(Ok(std::mem::take(bytes))));
         }
-        match &mut self.streaming {
-            Some(inner) => poll_chunk(inner, context, counters, idle),
-            None => Poll::Ready(None),
+        let Some(inner) = &mut self.streaming else {
+            return Poll::Ready(None);
+        };
+        let polled = poll_chunk(inner, context, counters, idle);
+        if matches!(polled, Poll::Ready(None)) {
+            // A chunked body does not say that it has ended, so `Upload` would drain it.
+            self.streaming = None;
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -80,6 +86,8 @@ struct Upload {
     filtering: Option<(Filtering, DenialSlot)>,
     counters: Arc<Counters>,
     idle: Arc<IdleTracker>,
+    /// The client waits for `100 Continue`, which hyper sends when the body is polled first.
+    is_awaited: bool,
     /// Dropped with the body. [`RequestBody::under_way`] hands out weak references to it.
     under_way: Arc<()>,
 }
@@ -89,13 +97,23 @@ struct Upload {
 pub type DenialSlot = Arc<Mutex<Option<Denied>>>;
 
 impl RequestBody {
-    /// A body that streams from its first byte.
-    pub fn new(inner: Incoming, filters: Vec<Box<dyn BodyFilter>>, exchange: &Exchange) -> Self {
+    /// A body that streams from its first byte. `expects_continue`: the client waits for `100
+    /// Continue` before it sends the body.
+    pub fn new(
+        inner: Incoming,
+        filters: Vec<Box<dyn BodyFilter>>,
+        exchange: &Exchange,
+        expects_continue: bool,
+    ) -> Self {
         let source = Source {
             streaming: (!inner.is_end_stream()).then_some(inner),
             ..Source::default()
         };
-        Self::from_source(source, filters, exchange)
+        let mut body = Self::from_source(source, filters, exchange);
+        if let Some(upload) = &mut body.0 {
+            upload.is_awaited = expects_continue;
+        }
+        body
     }
 
     /// A judged body, followed by the rest of the stream if the judges needed only its beginning.
@@ -133,6 +151,7 @@ impl RequestBody {
             filtering: filtered.then(|| (Filtering::new(filters), DenialSlot::default())),
             counters: Arc::clone(&exchange.live.flow.counters),
             idle: Arc::clone(&exchange.session.idle),
+            is_awaited: false,
             under_way: Arc::default(),
         })))
     }
@@ -163,6 +182,22 @@ impl RequestBody {
     }
 }
 
+/// Drains the rest of a body that the upstream did not take, since it answered early or failed. A
+/// client that is still writing then reads the response instead of a reset.
+impl Drop for Upload {
+    fn drop(&mut self) {
+        // A client that still waits for `100 Continue` sends no body. Without a runtime, the
+        // process ends.
+        if let Some(rest) = self.source.streaming.take()
+            && !self.is_awaited
+            && !rest.is_end_stream()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(drain_rest(rest));
+        }
+    }
+}
+
 impl Body for Upload {
     type Data = Bytes;
     type Error = upstream::BodyError;
@@ -171,6 +206,7 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        self.is_awaited = false;
         let Self {
             source,
             filtering,

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio::time::{Duration, Instant, Sleep, sleep};
 
 use super::broke_off::BodyError;
 use super::exchange::Exchange;
@@ -24,11 +25,22 @@ pub struct ResponseBody {
     filtering: Option<Filtering>,
     /// Boxed, since few bodies have trailers.
     trailers: Option<Box<HeaderMap>>,
-    /// The error that [`ResponseBody::gather`] met; returned once the bytes that were filtered
-    /// before it have been sent.
-    broken: Option<BodyError>,
+    /// The error at which the body broke off, returned once the client has been sent the bytes
+    /// before it. Boxed, since few bodies break off.
+    broken: Option<Box<Broken>>,
     /// `None` once the body has ended.
     exchange: Option<Box<Exchange>>,
+}
+
+/// How long the connection gets to write the bytes before an error, and again as long as the client
+/// does not take them. One turn of the connection's task is normally enough.
+const FLUSH_TIME: Duration = Duration::from_millis(10);
+
+/// An error that is held back until the bytes before it have been sent. hyper drops what it has not
+/// written when a body fails.
+struct Broken {
+    error: BodyError,
+    flushing: Pin<Box<Sleep>>,
 }
 
 impl ResponseBody {
@@ -117,7 +129,7 @@ impl ResponseBody {
             match self.poll_step(context) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
-                    self.broken = Some(error);
+                    self.break_off(error);
                     break;
                 }
                 Poll::Pending => break,
@@ -128,6 +140,28 @@ impl ResponseBody {
             self.finish();
         }
         self.size_hint().exact()
+    }
+
+    fn break_off(&mut self, error: BodyError) {
+        let flushing = Box::pin(sleep(FLUSH_TIME));
+        self.broken = Some(Box::new(Broken { error, flushing }));
+    }
+
+    /// Returns the error of a body that broke off, once the bytes before it have been sent or the
+    /// client connection has ended.
+    fn poll_broken(&mut self, context: &mut Context<'_>) -> Poll<Option<BodyError>> {
+        let idle = self
+            .exchange
+            .as_ref()
+            .map(|exchange| &exchange.session.idle);
+        while let Some(broken) = &mut self.broken {
+            ready!(broken.flushing.as_mut().poll(context));
+            if idle.is_none_or(|idle| !idle.is_blocked()) {
+                break;
+            }
+            broken.flushing.as_mut().reset(Instant::now() + FLUSH_TIME);
+        }
+        Poll::Ready(self.broken.take().map(|broken| broken.error))
     }
 
     /// Passes one more piece through the filters. The piece is the next 64 KiB (at most) that the
@@ -172,10 +206,12 @@ impl ResponseBody {
                 self.finish();
                 return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(*trailers))));
             }
-            if let Some(error) = self.broken.take() {
-                return Poll::Ready(Some(Err(error)));
+            if self.broken.is_some() {
+                return self.poll_broken(context).map(|error| error.map(Err));
             }
-            ready!(self.poll_step(context))?;
+            if let Err(error) = ready!(self.poll_step(context)) {
+                self.break_off(error);
+            }
         }
     }
 }
@@ -192,7 +228,16 @@ impl Body for ResponseBody {
         if this.filtering.is_some() {
             return this.poll_filtered(context);
         }
-        let frame = ready!(this.poll_inner(context)).transpose()?;
+        if this.broken.is_some() {
+            return this.poll_broken(context).map(|error| error.map(Err));
+        }
+        let frame = match ready!(this.poll_inner(context)).transpose() {
+            Ok(frame) => frame,
+            Err(error) => {
+                this.break_off(error.into());
+                return this.poll_broken(context).map(|error| error.map(Err));
+            }
+        };
         match &frame {
             Some(frame) => {
                 let length = frame.data_ref().map_or(0, Bytes::len);

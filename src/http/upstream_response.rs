@@ -6,6 +6,7 @@ use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use hyper::ext::ReasonPhrase;
 
 use super::buffered_body::judge_response;
 use super::exchange::Exchange;
@@ -179,6 +180,11 @@ fn upstream_reply(head: ResponseHead, body: Box<ResponseBody>) -> Response<Reply
     let mut response = Response::new(Reply::Upstream(body));
     *response.status_mut() = head.status;
     *response.headers_mut() = head.headers;
+    if head.status.canonical_reason().is_none() {
+        // Otherwise hyper writes `<none>`. nginx leaves the reason empty too.
+        let none = ReasonPhrase::from_static(b"");
+        response.extensions_mut().insert(none);
+    }
     response
 }
 

@@ -20,6 +20,7 @@ use super::connection::Connection;
 use super::read_ahead::ReadAhead;
 use crate::http::{Ingress, Permission, Reply, Watched, handle};
 use crate::runtime::WakeGated;
+use crate::upstream::MAX_HEADER_LINES;
 
 /// Limit on the concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 128;
@@ -79,6 +80,7 @@ where
             // `IdleTracker::watch` applies this timeout, and the idle timeout between requests.
             .header_read_timeout(None)
             .max_header_size(max_header_bytes(&connection))
+            .max_headers(MAX_HEADER_LINES)
             .serve_connection(TokioIo::new(io), service)
             .with_upgrades();
         let finish = http1::UpgradeableConnection::graceful_shutdown;

@@ -56,6 +56,8 @@ fn sniff_http(bytes: &[u8]) -> Sniffed {
             }
         }
         None if bytes.len() < MAX_LINE => Sniffed::NeedMore,
+        // Too long, but a target in origin form: the HTTP server denies it with 414.
+        None if bytes.get(method_length + 1) == Some(&b'/') => Sniffed::Http,
         None => Sniffed::Refused,
     }
 }
@@ -96,10 +98,19 @@ mod tests {
     }
 
     #[test]
-    fn a_request_line_that_does_not_end_within_the_limit_is_refused() {
-        let long = [&b"GET /"[..], &vec![b'a'; MAX_LINE]].concat();
-        assert_eq!(sniff(&long), Sniffed::Refused);
-        assert_eq!(sniff(&long[..MAX_LINE - 1]), Sniffed::NeedMore);
+    fn a_line_that_does_not_end_within_the_limit_is_http_only_if_a_path_follows_the_method() {
+        each_row(
+            [
+                (&b"GET /"[..], Sniffed::Http),
+                (b"GET ", Sniffed::Refused),
+                (b"EHLO mail.example.com ", Sniffed::Refused),
+            ],
+            |(start, expected)| {
+                let long = [start, &vec![b'a'; MAX_LINE]].concat();
+                assert_eq!(sniff(&long), expected);
+                assert_eq!(sniff(&long[..MAX_LINE - 1]), Sniffed::NeedMore);
+            },
+        );
     }
 
     proptest! {

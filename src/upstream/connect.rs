@@ -20,7 +20,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use super::{Driver, Home, Http1, Http2, Network, Upstream, UpstreamSocket};
+use super::http1_io::Http1Io;
+use super::{Driver, Home, Http1, Http2, MAX_HEADER_LINES, Network, Upstream, UpstreamSocket};
 
 /// HTTP/2 receive window of a stream, in bytes: enough for a fast download at usual round-trip
 /// times.
@@ -190,7 +191,10 @@ pub(super) async fn speak_http1<T>(
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let handshake = http1::Builder::new().handshake(TokioIo::new(stream)).await;
+    let received = Arc::default();
+    let io = TokioIo::new(Http1Io::new(stream, Arc::clone(&received)));
+    let mut builder = http1::Builder::new();
+    let handshake = builder.max_headers(MAX_HEADER_LINES).handshake(io).await;
     let (sender, connection) = handshake.map_err(|_| closed_in_handshake(&endpoint.host))?;
     let host = HeaderValue::try_from(endpoint.authority()).map_err(|_| Denial::internal())?;
     let driver = Driver::new(connection.with_upgrades().map(drop), ended);
@@ -203,6 +207,7 @@ where
         idle_since: Instant::now(),
         driver,
         home,
+        received,
         timer: None,
     }))
 }

@@ -2,6 +2,8 @@
 
 use addons::contract::{Code, Denial, Host, Stage};
 
+use super::MAX_HEADER_LINES;
+
 /// The denial for an upstream that sent no valid response. `why` completes the sentence "HOST …".
 pub fn not_answered(host: &Host, why: &str) -> Denial {
     Denial::new(Code::UpstreamUnreachable, format!("{host} {why}")).at(Stage::Response)
@@ -9,6 +11,12 @@ pub fn not_answered(host: &Host, why: &str) -> Denial {
 
 /// The denial for a connection that failed before the response's head was complete.
 pub fn broke_off(host: &Host, error: &hyper::Error) -> Denial {
+    if error.is_parse_too_large() {
+        let why = format!(
+            "sent a response head that is too large: over {MAX_HEADER_LINES} header lines, or over 400 KiB"
+        );
+        return not_answered(host, &why);
+    }
     let why = match error.is_parse() {
         true => "sent a malformed HTTP response",
         false => "closed the connection",

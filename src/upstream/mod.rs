@@ -8,6 +8,7 @@ mod datagram;
 mod dial;
 mod driver;
 mod failure;
+mod http1_io;
 mod outbound;
 mod own_listeners;
 mod pool;
@@ -19,6 +20,7 @@ mod zones;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -41,6 +43,10 @@ pub use pool::{LeasePool, Want, ready};
 pub use resolve::{Resolver, ResolverError};
 pub use socket::{Home, SocketBudget, SocketPermit, UpstreamSocket};
 pub use watch::NameserverWatch;
+
+/// Limit on the header lines of a head over HTTP/1.1, of requests and responses: nginx's default.
+/// hyper's own limit, 100, is too low for some clients and servers.
+pub const MAX_HEADER_LINES: usize = 1000;
 
 /// Everything needed to connect to upstreams under one configuration.
 pub struct Network {
@@ -69,6 +75,8 @@ pub struct Http1 {
     /// Moves the bytes; the exchange that uses the connection polls it.
     pub driver: Driver,
     pub home: Home,
+    /// Whether a byte of the current response has arrived.
+    pub received: Arc<AtomicBool>,
     /// Timer of the previous request. The next request uses it again if it comes from the same
     /// client connection.
     pub timer: Option<Timer>,
@@ -118,6 +126,15 @@ impl Upstream {
         match self {
             Self::Http1(one) => Some(&mut one.timer),
             Self::Http2(_) => None,
+        }
+    }
+
+    /// Whether a request that failed can be sent again on another connection, if sending it twice
+    /// has the effect of sending it once: the connection ended before a byte of the response.
+    pub fn ended_without_response(&self) -> bool {
+        match self {
+            Self::Http1(one) => !one.received.load(Ordering::Relaxed),
+            Self::Http2(one) => one.sender.is_closed(),
         }
     }
 

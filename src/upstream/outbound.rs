@@ -19,7 +19,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use super::{
-    DialError, Network, broke_off, handshake, not_answered, not_answered_in_time, open_raw,
+    DialError, MAX_HEADER_LINES, Network, broke_off, handshake, not_answered, not_answered_in_time,
+    open_raw,
 };
 
 /// Limit for a whole exchange, from the chain's judgement to the last byte of the response. It is
@@ -136,7 +137,9 @@ async fn converse(
     request: Request<Bytes>,
 ) -> Result<Response<Bytes>, Denial> {
     let chain = Arc::clone(&live.chain);
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+    let (mut sender, connection) = http1::Builder::new()
+        .max_headers(MAX_HEADER_LINES)
+        .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| broke_off(live.host(), &error))?;
     let asking = async {

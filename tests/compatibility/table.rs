@@ -22,6 +22,28 @@ The response to a denied CONNECT has the sentence of the denial as its reason ph
 status hides the reason; `unified-proxy tail --denied` shows it for every client. The response to a request that is denied inside a tunnel
 has the sentence in its body.
 
+## Requests and responses
+
+The proxy does what curl and nginx do, except where a rule of [security.md](security.md) forbids it.
+
+| what | how the proxy handles it |
+| --- | --- |
+| `GET https://…` to the proxy, as axios up to 1.15 sends it | served: TLS to the upstream, judged as a request in a tunnel. Between client and proxy, it is clear text |
+| header lines over HTTP/1.1 | up to 1000; a request with more gets 431, a response with more is 502 `upstream_unreachable`. All lines together: `limits.max_header_bytes` |
+| a URL | path and query up to 8 KiB; longer ones get 414 |
+| a host name with an underscore | 400: it is no valid host name, and programs read it in different ways. Give the server a name of letters, digits and hyphens |
+| an `Upgrade` other than to WebSocket, as of `curl --http2 http://…` | ignored; the request is served over HTTP/1.1, and the upstream does not see the field |
+| a status without a registered name, such as 529 | passed on, over HTTP/1.1 with an empty reason phrase |
+| `Expect: 100-continue` | the proxy asks for the body itself. If the upstream refuses the request early and closes, the client gets the refusal |
+| a kept connection that the upstream closes as a request arrives | an idempotent request without a body is sent once more, on a new connection, if nothing of a response arrived. Other requests get 502 |
+| a response that breaks off, or ends without a length and without TLS's close_notify | the part that arrived is delivered, then the client's connection or stream is aborted. With its whole length, the response is complete |
+| a wrong `Content-Encoding` on a host with a credential | UTF-8 text that is labelled gzip or zstd is delivered as text, and so is a body whose label names no encoding (`utf-8`, `none`). Other bodies that cannot be decoded are refused, since their echoes of secrets could not be found |
+| a nameserver with a link-local address | `fe80::1%eth0` in resolv.conf and in `upstream.nameservers`, with a port `[fe80::1%eth0]:5353` |
+| a server with TLS 1.1 or older, or TLS 1.2 with only CBC ciphers or RSA key exchange | 502 `upstream_tls`; under `tls.passthrough`, the client's own TLS decides |
+| a self-signed certificate in `tls.upstream_ca` | accepted as the certificate of a server only with CA:FALSE ([certificates.md](certificates.md#upstreams)) |
+
+## Clients
+
 ";
 
 const TABLE: &str = "\

@@ -66,6 +66,7 @@ mod rebinding;
 mod reload;
 mod rules;
 mod security_map;
+mod servers;
 mod streaming;
 mod survival;
 mod traces;

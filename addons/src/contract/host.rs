@@ -37,6 +37,11 @@ pub enum AuthorityError {
     /// text is too long to convert.
     #[error("the host name is too long")]
     TooLong,
+    /// A label has an underscore, which DNS permits but names of hosts do not have (RFC 952).
+    #[error(
+        "the host name has an underscore: the proxy takes only letters, digits, hyphens and dots, so the server needs another name"
+    )]
+    Underscore,
     /// One of:
     /// - a byte that is not allowed
     /// - a label that is empty, begins with a hyphen or ends with one
@@ -181,6 +186,9 @@ fn check_name(name: &str) -> Result<(), AuthorityError> {
             return Err(AuthorityError::TooLong);
         }
         let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if label.contains(&b'_') {
+            return Err(AuthorityError::Underscore);
+        }
         let hyphen_at_end = label.starts_with(b"-") || label.ends_with(b"-");
         if label.is_empty() || hyphen_at_end || !label.iter().copied().all(fits) {
             return Err(AuthorityError::BadName);
@@ -296,6 +304,7 @@ mod tests {
                 );
             },
         );
+        assert_eq!(host("my_service.example.com"), "refused: Underscore");
         assert_eq!(host(&"a".repeat(64)), "refused: TooLong");
         assert_eq!(host(&"a.".repeat(200)), "refused: TooLong");
     }

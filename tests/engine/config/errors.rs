@@ -251,7 +251,7 @@ fn wrong_types_and_values_in_proxy_yaml_are_refused_with_their_place() {
                 &[
                     "2:22: tls.passthrough[0]: *.com is too broad, since com is a public suffix or a single label: name a registrable domain, as in *.example.com",
                     "2:31: tls.passthrough[1]: a wildcard is only allowed in front of a name, as in *.example.com",
-                    "2:36: tls.passthrough[2]: the host name has an invalid character or label",
+                    "2:36: tls.passthrough[2]: the host name has an underscore: the proxy takes only letters, digits, hyphens and dots, so the server needs another name",
                     "2:56: tls.passthrough[4]: a.example is listed already, in line 2",
                 ],
             ),
