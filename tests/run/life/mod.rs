@@ -3,3 +3,28 @@
 mod kills;
 mod leftovers;
 mod signals;
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::fixture::Person;
+use crate::processes;
+
+#[test]
+fn the_appliance_raises_its_soft_limit_on_open_files_to_the_hard_limit() {
+    let Some(person) = Person::new() else { return };
+    let mut own = getrlimit(Resource::Nofile);
+    own.current = Some(512);
+    setrlimit(Resource::Nofile, own).unwrap();
+    let mut child = person.spawn(&[], &["sh", "-c", "echo ready; read -r line"]);
+    signals::ready(&mut child);
+    let appliance = processes::below(child.id(), "run-appliance");
+    let limits = std::fs::read_to_string(format!("/proc/{appliance}/limits")).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let numbers: Vec<_> = files.unwrap().split_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers[0], numbers[1]);
+    assert_ne!(numbers[0], "512");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
