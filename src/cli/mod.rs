@@ -16,6 +16,7 @@ mod run;
 mod sandbox_files;
 mod tail;
 
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -76,6 +77,16 @@ pub enum Command {
     /// PID 1 of a sandbox
     #[command(name = sandbox::PID1, hide = true)]
     SandboxPid1,
+    /// Run a program that enters a sandbox, without the terminal
+    #[command(name = run::ENTER, hide = true)]
+    SandboxEnter(run::Enter),
+    /// Lead the session of a command in a sandbox
+    #[command(name = sandbox::SESSION, hide = true)]
+    SandboxSession {
+        /// The command and its arguments
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<OsString>,
+    },
     /// Kill what an unconfined command leaves when it ends
     #[command(name = sandbox::SUPERVISOR, hide = true)]
     SandboxSupervisor,

@@ -2,6 +2,7 @@
 
 mod appliance;
 mod directories;
+mod enter;
 mod environment;
 mod file_watch;
 mod git_directory;
@@ -30,6 +31,7 @@ use addons::policy::parse_entry;
 use clap::Args;
 
 pub use appliance::{APPLIANCE, run as run_appliance};
+pub use enter::{ENTER, Enter};
 
 /// The command and its permissions.
 #[derive(Args, Debug)]

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
 use rustix::fs::OFlags;
-use rustix::process::{Signal, getpgrp, getpid, kill_process};
+use rustix::process::{Signal, getpgrp, getpid, kill_process, kill_process_group};
 use rustix::termios::{
     OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr, tcsetwinsize,
 };
@@ -32,17 +32,30 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Prepares the streams of this process for the command.
+    /// Prepares the streams of this process for the command, with pipes in place of files.
     pub fn look() -> io::Result<Self> {
+        let mut found = Self::with_files()?;
+        let [stdin, stdout, stderr] = found.streams;
+        let relays = &mut found.relays;
+        found.streams = [
+            relays.input(stdin)?,
+            relays.output(stdout)?,
+            relays.output(stderr)?,
+        ];
+        Ok(found)
+    }
+
+    /// Prepares the streams for a command that may leave processes behind, which may write to a file
+    /// for as long as they live.
+    pub fn with_files() -> io::Result<Self> {
         let ours = [
             rustix::stdio::stdin(),
             rustix::stdio::stdout(),
             rustix::stdio::stderr(),
         ];
         let [stdin, stdout, stderr] = ours.map(|stream| stream.try_clone_to_owned());
-        let [mut stdin, mut stdout, mut stderr] = [stdin?, stdout?, stderr?];
+        let [mut stdin, stdout, stderr] = [stdin?, stdout?, stderr?];
         let [mut tty_in, tty_out, tty_err] = ours.map(isatty);
-        let mut relays = Relays::default();
         let of_terminal = [(tty_in, &stdin), (tty_out, &stdout), (tty_err, &stderr)];
         let any = of_terminal.iter().find(|(is_terminal, _)| *is_terminal);
         let mut terminal = match any {
@@ -55,9 +68,6 @@ impl Streams {
             stdin = File::open("/dev/null")?.into();
             tty_in = false;
         }
-        stdin = relays.input(stdin)?;
-        stdout = relays.output(stdout)?;
-        stderr = relays.output(stderr)?;
         let wanted = terminal.as_mut().map(|terminal| {
             terminal.has_input = tty_in;
             let (rows, columns) = terminal.size();
@@ -72,7 +82,7 @@ impl Streams {
             streams: [stdin, stdout, stderr],
             wanted,
             terminal,
-            relays,
+            relays: Relays::default(),
         })
     }
 }
@@ -228,6 +238,17 @@ impl HostTerminal {
         {
             let _ = tcsetwinsize(&relay.controlling, size);
         }
+    }
+
+    /// Sends a signal to the foreground process group of the pseudo-terminal. Returns whether this
+    /// process can see that group.
+    pub fn signal(&self, signal: Signal) -> bool {
+        let foreground = self
+            .relay
+            .as_ref()
+            .map(|relay| tcgetpgrp(&relay.controlling));
+        let foreground = foreground.and_then(Result::ok);
+        foreground.is_some_and(|group| kill_process_group(group, signal).is_ok())
     }
 
     /// Copies the remaining output of the command, for at most 1 s.
