@@ -295,3 +295,31 @@ fn as_process_1_the_sidecar_survives_a_command_that_kills_every_process() {
     child.kill().unwrap();
     child.wait().unwrap();
 }
+
+/// Listens at the path of the sidecar's socket, as a command can, with the sidecar's rights.
+const IMPOSTOR: &str = r#"python3 -c 'import os, socket, time
+os.rename("SOCKET", "SOCKET.away")
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("SOCKET")
+listener.listen()
+time.sleep(MARK)'"#;
+
+#[test]
+fn a_command_that_replaces_the_socket_is_ended_and_the_socket_is_made_again() {
+    let sidecar = Sidecar::start();
+    let in_background = format!("setsid {IMPOSTOR} & sleep MARK");
+    each_row(
+        [IMPOSTOR, &in_background, "rm SOCKET; sleep MARK"],
+        |command| {
+            let mark = unique_sleep();
+            let socket = sidecar.socket().display().to_string();
+            let command = command.replace("MARK", &mark).replace("SOCKET", &socket);
+            let mut client = sidecar.connect();
+            client.begin(&command);
+            sidecar.expect_line("the Unix socket was removed or replaced");
+            sidecar.expect_line("listening at ");
+            until("the command has ended", || processes(&mark).is_empty());
+            assert_eq!(sidecar.bash("echo ok").stdout, "ok\n");
+        },
+    );
+}

@@ -237,7 +237,18 @@ fn process(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
     let (env, work_dir) = (environment(fields), work_dir(fields));
     let hosts = fields.list("hosts", |at| at.parse(host_and_port));
     let read = fields.list("read", |at| at.parse(visible_path));
-    let write = fields.list("write", |at| at.parse(visible_path));
+    let write = fields.list("write", |at| {
+        let path = at.parse(visible_path)?;
+        if is_of_programs(&path) {
+            let message = format!(
+                "write: {} lets the server change files that programs of this machine execute or \
+                 obey: give the server a directory of its own",
+                path.display()
+            );
+            at.report().warn_at(at.place(), message);
+        }
+        Some(path)
+    });
     let confine = fields.or("confine", Confine::Namespaces, |at| {
         at.one_of(&[("namespaces", Confine::Namespaces), ("none", Confine::None)])
     });
@@ -249,6 +260,7 @@ fn process(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
     if is_e2b {
         return Some(ServerKind::E2b(E2bSettings { command, template }));
     }
+    warn_of_visible_values(fields);
     Some(ServerKind::Stdio(StdioSettings {
         command,
         env,
@@ -277,6 +289,20 @@ fn command_line(command: &Setting<'_>, fields: &Fields<'_>) -> Option<Vec<Hidden
     }
     line.extend(args);
     Some(line)
+}
+
+/// Warns of variables in the command line of a process.
+fn warn_of_visible_values(fields: &Fields<'_>) {
+    for at in ["command", "args"]
+        .into_iter()
+        .filter_map(|key| fields.find(key))
+    {
+        if at.expanded().into_iter().any(|value| !value.is_empty()) {
+            let message = "every user of this machine can read the values of variables in the \
+                           command line of a process: pass secrets in env";
+            at.report().warn_at(at.place(), message);
+        }
+    }
 }
 
 /// Reads `env`: a mapping, or the `NAME=value` list of polis.
@@ -337,6 +363,15 @@ fn visible_path(text: &str) -> Result<PathBuf, &'static str> {
         return Err("must be an absolute path, or one below ~, without ..");
     }
     Ok(path.to_owned())
+}
+
+/// Whether a path is the home directory or in a hidden directory, where programs keep their settings,
+/// and caches of packages that they execute.
+fn is_of_programs(path: &Path) -> bool {
+    let mut parts = path
+        .components()
+        .map(|part| part.as_os_str().as_encoded_bytes());
+    path == Path::new("~") || parts.any(|part| part.starts_with(b"."))
 }
 
 fn host_and_port(text: &str) -> Result<(Host, u16), String> {
