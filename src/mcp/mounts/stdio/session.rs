@@ -29,7 +29,7 @@ const LAST_LINES: Duration = Duration::from_millis(500);
 /// have ended.
 pub(super) struct ProcessResources {
     pub ports: Arc<StdioPorts>,
-    pub place: ChildPlace,
+    pub place: Arc<ChildPlace>,
     pub egress: Option<EgressListener>,
     pub most_values: usize,
 }
