@@ -32,6 +32,7 @@ mod ports;
 mod principal;
 pub mod settings;
 mod type_map;
+mod url_secrets;
 mod waits;
 
 pub use addon::{Addon, Order, Step};
@@ -68,3 +69,4 @@ pub use ports::{
     Unavailable,
 };
 pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
+pub use url_secrets::UrlSecrets;

@@ -155,5 +155,6 @@ fn system(server: &str) -> System {
         name: format!("mcp:{server}").into(),
         hosts: Vec::new(),
         trust_private: false,
+        url_secrets: Default::default(),
     }
 }

@@ -17,3 +17,4 @@ mod reloads;
 mod server;
 mod telemetry;
 mod timeouts;
+mod url_secrets;

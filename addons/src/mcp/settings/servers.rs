@@ -13,7 +13,7 @@ use super::{
     ServerSettings, StdioSettings, coding, containers, ignored,
 };
 use crate::contract::settings::{Fields, Setting};
-use crate::contract::{Authority, Endpoint, Host, Scheme};
+use crate::contract::{Authority, Endpoint, Host, Scheme, UrlSecrets};
 
 /// Names that are reserved for servers of the gateway itself.
 const RESERVED: [&str; 2] = ["policy", "loop"];
@@ -400,6 +400,7 @@ fn http(at: &Setting<'_>, fields: &Fields<'_>, transport: HttpTransport) -> Opti
     });
     Some(ServerKind::Http(HttpSettings {
         url: hidden(&url),
+        url_secrets: UrlSecrets::of(&url, &at.expanded()),
         endpoint,
         headers: headers.collect(),
         transport,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::contract::settings::Place;
-use crate::contract::{Endpoint, Host, Level};
+use crate::contract::{Endpoint, Host, Level, UrlSecrets};
 
 /// The servers, and the rules for their tools.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -102,6 +102,8 @@ pub enum Confine {
 pub struct HttpSettings {
     /// The URL, with its variables expanded.
     pub url: HiddenValue,
+    /// The parts of the URL that come from variables.
+    pub url_secrets: UrlSecrets,
     /// Scheme, host and port of the URL.
     pub endpoint: Endpoint,
     /// Header fields of every request.
