@@ -29,7 +29,7 @@ use crate::contract::{
 
 pub use definition::{DefinitionError, ListedTool};
 pub use denials::accept_command;
-pub use exposed::{Exposed, ExposedPrompt, ExposedPrompts, ExposedTool, Listing};
+pub use exposed::{Exposed, ExposedPrompt, ExposedPrompts, ExposedTool, Listing, Problem};
 pub use input_requests::MAX_INPUT_REQUESTS;
 pub use metrics::{Execution, ExecutionStatus, McpMetrics};
 pub use settings::{

@@ -17,6 +17,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
+use super::super::warnings::{Subject, warn};
 use super::lease::Lease;
 use super::params::quote;
 use super::results::{into_outcome, object};
@@ -252,11 +253,13 @@ impl Core {
                     // The task may have ended before `set_slow` above.
                     lease.set_slow(&server, false);
                 }
-                tracing::warn!(
-                    %server,
-                    "an MCP server does not answer: until it does, lists contain its last known \
-                     entries or leave it out"
-                );
+                warn(&server, Subject::List, |left_out| {
+                    tracing::warn!(
+                        %server, left_out,
+                        "an MCP server does not answer: until it does, lists contain its last \
+                         known entries or leave it out"
+                    );
+                });
                 None
             }
         }

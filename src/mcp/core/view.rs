@@ -10,6 +10,7 @@ use addons::mcp::{Exposed, ExposedPrompts, McpSettings, ServerSettings};
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 
+use super::super::warnings::{Subject, warn};
 use super::{Caller, Entry, List, Version};
 
 /// The lists that the clients of a lease with the same revision and capabilities see.
@@ -93,7 +94,10 @@ impl View {
         let before = kept.as_ref().map(|kept| kept.exposed.problems());
         for problem in exposed.problems() {
             if !before.is_some_and(|before| before.contains(problem)) {
-                tracing::warn!(container = %caller.container.id, "MCP: {problem}");
+                warn(&problem.server, Subject::Name, |left_out| {
+                    let (container, text) = (&caller.container.id, &problem.text);
+                    tracing::warn!(%container, left_out, "MCP: {text}");
+                });
             }
         }
         let settings = Arc::clone(settings);
@@ -125,7 +129,9 @@ impl View {
         let entries: Vec<_> = entries.collect();
         let exposed = ExposedPrompts::of(entries.iter().map(|(server, all)| (*server, &**all)));
         for problem in exposed.problems() {
-            tracing::warn!("MCP: {problem}");
+            warn(&problem.server, Subject::Name, |left_out| {
+                tracing::warn!(left_out, "MCP: {}", problem.text);
+            });
         }
         let settings = Arc::clone(settings);
         let inputs = Inputs { settings, lists };

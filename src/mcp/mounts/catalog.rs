@@ -34,6 +34,7 @@ use super::pages::{Kind, Pages};
 use super::ports::{Clients, Mounted};
 use super::tools::pinned;
 use super::{Era, Events, MessageReservation, MountError, MountSession, Outcome};
+use crate::mcp::warnings::excerpt;
 
 /// From this age on, a request for a list of a legacy server starts another reading in the
 /// background.
@@ -300,7 +301,7 @@ impl Inner {
                 Ok(result) => result,
                 Err(error) if kind.may_be_missing(&error) => break,
                 Err(error) => {
-                    let why = format!("{}: {}", kind.method(), error.message);
+                    let why = format!("{}: {}", kind.method(), excerpt(&error.message));
                     return Err(MountError::Protocol(why));
                 }
             };

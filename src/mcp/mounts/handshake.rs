@@ -10,6 +10,7 @@ use crate::mcp::error::{HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_
 use crate::mcp::implementation::implementation;
 use crate::mcp::tasks::without_tasks;
 use crate::mcp::version::{Era, Version};
+use crate::mcp::warnings::excerpt;
 
 /// Error codes that only 2026-07-28 and later revisions define.
 const MODERN_ERRORS: [i64; 3] = [
@@ -121,7 +122,7 @@ impl Discovered {
 
 /// Converts the JSON-RPC error with which a server answered a request of a handshake.
 pub fn refused(method: &str, error: &RpcError) -> MountError {
-    let message: String = error.message.chars().take(200).collect();
+    let message = excerpt(&error.message);
     MountError::Protocol(format!("the server refused {method}: {message}"))
 }
 
@@ -166,7 +167,9 @@ fn read_result<'a, T: Deserialize<'a>>(
 ) -> Result<T, MountError> {
     serde_json::from_str(result.get()).map_err(|error| {
         MountError::Protocol(format!(
-            "the server answered {method} with an invalid result: {error}"
+            "the server answered {method} with an invalid result: {}",
+            // The error may quote a text of any length.
+            excerpt(&error.to_string())
         ))
     })
 }

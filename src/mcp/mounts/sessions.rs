@@ -14,6 +14,7 @@ use super::known::Known;
 use super::pooled::{Counted, MAX_CALLS, Pooled};
 use super::ports::{Clients, Mounted, Origin};
 use super::{Caller, Event, Events, List, MountError, MountSession, Opening, Version};
+use crate::mcp::warnings::{Subject, warn};
 
 /// The most sessions in a set. To open another one, the least recently used idle session is closed.
 /// If no session is idle, opening fails with [`MountError::Busy`].
@@ -205,7 +206,9 @@ impl SessionSet {
             .unwrap_or(Err(MountError::TimedOut))
             .inspect_err(|error| {
                 let server = &mount.settings().name;
-                tracing::warn!(%server, %error, "cannot open a session with the MCP server");
+                warn(server, Subject::Session, |left_out| {
+                    tracing::warn!(%server, left_out, %error, "cannot open a session with the MCP server");
+                });
                 mount.record.failed(error);
                 let longest_pause = mount.transport.longest_pause();
                 self.backoff.lock().failed(error.clone(), longest_pause);
@@ -221,7 +224,9 @@ impl SessionSet {
         };
         let server = &mount.settings().name;
         let reason = why.as_deref().unwrap_or("the server's session ended");
-        tracing::warn!(%server, reason, "the session with the MCP server ended");
+        warn(server, Subject::Session, |left_out| {
+            tracing::warn!(%server, left_out, reason, "the session with the MCP server ended");
+        });
         mount.record.ended(Some(reason.to_owned()));
         let mut backoff = self.backoff.lock();
         if began.elapsed() >= STABLE {

@@ -8,6 +8,7 @@ use addons::mcp::ListedTool;
 use serde_json::value::RawValue;
 
 use super::MountError;
+use crate::mcp::warnings::{Subject, excerpt, warn};
 
 /// Reads tools and compares them with the accepted ones in `definitions`; without `definitions`,
 /// all are accepted. Leaves out tools that cannot be read, tools that `check` refuses and repeated
@@ -25,19 +26,26 @@ pub(super) async fn pinned(
         let tool = match ListedTool::read(raw) {
             Ok(tool) => tool,
             Err(error) => {
-                tracing::warn!(server, %error, "a tool of an MCP server is left out");
+                warn(server, Subject::Tool, |left_out| {
+                    tracing::warn!(server, left_out, %error, "a tool of an MCP server is left out");
+                });
                 continue;
             }
         };
         if let Err(reason) = checked {
-            tracing::warn!(server, tool = %tool.name(), reason, "a tool of an MCP server is left out");
+            warn(server, Subject::Tool, |left_out| {
+                let (tool, reason) = (tool.name(), excerpt(&reason));
+                tracing::warn!(server, left_out, %tool, reason, "a tool of an MCP server is left out");
+            });
             continue;
         }
         if !seen.insert(Arc::clone(tool.name())) {
-            tracing::warn!(
-                server, tool = %tool.name(),
-                "an MCP server lists a tool twice: the second definition is left out"
-            );
+            warn(server, Subject::Tool, |left_out| {
+                tracing::warn!(
+                    server, left_out, tool = %tool.name(),
+                    "an MCP server lists a tool twice: the second definition is left out"
+                );
+            });
             continue;
         }
         listed.push(tool);

@@ -11,6 +11,7 @@ use super::level;
 use super::settings::{McpSettings, OnChange, OverrideRule, ServerSettings};
 use crate::contract::{Container, Definition, Pin};
 
+pub use names::Problem;
 pub use prompts::{ExposedPrompt, ExposedPrompts};
 
 use names::{Problems, exposed_name, report_collision};
@@ -22,7 +23,7 @@ use rewrite::rewrite;
 pub struct Exposed {
     tools: Vec<ExposedTool>,
     by_name: HashMap<Arc<str>, usize>,
-    problems: Vec<String>,
+    problems: Vec<Problem>,
 }
 
 /// One tool under its exposed name.
@@ -120,7 +121,7 @@ impl Exposed {
     }
 
     /// Problems with the tools that servers list, for the log.
-    pub fn problems(&self) -> &[String] {
+    pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
@@ -136,7 +137,9 @@ impl Exposed {
             Ok(rewritten) => rewritten,
             Err(error) => {
                 let (server, name) = candidate.origin();
-                left_out.report(|| format!("{server}: {name:?} is left out: {error}"));
+                left_out.report(server, || {
+                    format!("{server}: {name:?} is left out: {error}")
+                });
                 return;
             }
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::super::settings::ServerSettings;
-use super::names::{Problems, exposed_name, report_collision};
+use super::names::{Problem, Problems, exposed_name, report_collision};
 use crate::raw_json::{Members, Node};
 
 /// The prompts of a container, by their exposed names.
@@ -14,7 +14,7 @@ use crate::raw_json::{Members, Node};
 pub struct ExposedPrompts {
     prompts: Vec<ExposedPrompt>,
     by_name: HashMap<Arc<str>, usize>,
-    problems: Vec<String>,
+    problems: Vec<Problem>,
 }
 
 /// One prompt under its exposed name.
@@ -60,7 +60,7 @@ impl ExposedPrompts {
     }
 
     /// Problems with the prompts that servers list, for the log.
-    pub fn problems(&self) -> &[String] {
+    pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
@@ -75,8 +75,8 @@ impl ExposedPrompts {
             return;
         };
         if let Some(owner) = self.by_name.get(&name).and_then(|at| self.prompts.get(*at)) {
-            let kept = (&*owner.server.name, &*owner.original);
-            let left_out = (&*server.name, &*original);
+            let kept = (&owner.server.name, &*owner.original);
+            let left_out = (&server.name, &*original);
             report_collision(problems, &name, kept, left_out);
             return;
         }

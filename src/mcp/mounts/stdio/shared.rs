@@ -13,6 +13,7 @@ use super::writer::{Lines, Writer};
 use crate::mcp::event::Events;
 use crate::mcp::message::{Id, Outcome, write_request, write_response};
 use crate::mcp::mounts::{MountError, Opening};
+use crate::mcp::warnings::{Subject, warn};
 
 /// State that the tasks of a session share.
 pub(super) struct Shared {
@@ -98,10 +99,12 @@ impl Shared {
         let sent = self.writer.try_send(write_response(Some(id), outcome));
         let is_full = sent.is_none() && !self.writer.is_closed();
         if is_full && !self.dropped.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                server = %self.server,
-                "an answer to an MCP server was dropped, since the server does not read its input"
-            );
+            warn(&self.server, Subject::Session, |left_out| {
+                tracing::warn!(
+                    server = %self.server, left_out,
+                    "an answer to an MCP server was dropped, since the server does not read its input"
+                );
+            });
         }
     }
 
