@@ -88,6 +88,11 @@ impl OwnClient {
         self.service.inspection.begin(&self.owner, limit)
     }
 
+    /// Counts a denial for lack of memory.
+    pub fn count(&self, denial: &Denial) {
+        self.service.inspection.count(denial);
+    }
+
     /// Takes a permit for a socket that the caller opens itself, to a server on this machine.
     /// Denies if the limit on upstream sockets is reached.
     pub fn take_socket(&self) -> Result<SocketPermit, Denial> {

@@ -152,7 +152,8 @@ impl Params {
         let bytes = self.text.get().len();
         self.memory = None;
         if bytes > UNCHARGED {
-            let reservation = memory.reserve()?;
+            let reservation = memory.reserve();
+            let reservation = reservation.inspect_err(|denial| memory.count(denial))?;
             reservation.grow_droppable(bytes)?;
             self.memory = Some(reservation);
         }

@@ -69,6 +69,10 @@ impl MessageMemory for Memory {
     fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
         self.0.begin(&self.1, 256 << 20)
     }
+
+    fn count(&self, denial: &Denial) {
+        self.0.count(denial);
+    }
 }
 
 /// Makes a stdio transport for each server, whatever its kind.
