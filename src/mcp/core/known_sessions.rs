@@ -1,14 +1,14 @@
 //! The sessions with servers that a lease used, with the subscriptions and the log level that were
 //! sent in each.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
-use super::{Caller, LogLevel, Mount, Pooled, Version};
+use super::{Caller, LogLevel, Mount, Pooled, ResourceIndex, Version};
 
 /// The resources that a `subscriptions/listen` stream covers besides the lists.
 pub(super) type Uris = BTreeSet<Arc<str>>;
@@ -26,12 +26,49 @@ pub(super) struct KnownSession {
     capabilities: Arc<RawValue>,
     /// Held while a task sends the server changed subscriptions or a changed level.
     pub updating: tokio::sync::Mutex<()>,
+    /// The subscribed URIs that were compared with the server's lists.
+    pub compared: Mutex<ComparedUris>,
     /// The resources that a legacy server has a subscription for.
     pub subscribed: Mutex<BTreeSet<Arc<str>>>,
     /// The level of the most recent successful `logging/setLevel`.
     pub level: Mutex<Option<LogLevel>>,
     /// The resources of the `subscriptions/listen` stream; `None` without a stream.
     pub filter: watch::Sender<Option<Uris>>,
+}
+
+/// URIs, each with whether an index has it. Without this record, each subscription would compare
+/// all URIs of a lease again.
+#[derive(Default)]
+pub(super) struct ComparedUris {
+    index: Option<Arc<ResourceIndex>>,
+    uris: BTreeMap<Arc<str>, bool>,
+}
+
+impl ComparedUris {
+    /// Forgets the URIs that are not in `all`, or all of them if the index is another one. Returns
+    /// the URIs that were not compared yet.
+    pub fn new_of(&mut self, index: &Arc<ResourceIndex>, all: &Uris) -> Vec<Arc<str>> {
+        if !self
+            .index
+            .as_ref()
+            .is_some_and(|known| Arc::ptr_eq(known, index))
+        {
+            *self = Self::default();
+        }
+        self.index = Some(Arc::clone(index));
+        self.uris.retain(|uri, _| all.contains(uri));
+        let is_new = |uri: &&Arc<str>| !self.uris.contains_key(*uri);
+        all.iter().filter(is_new).cloned().collect()
+    }
+
+    pub fn add(&mut self, uri: Arc<str>, has: bool) {
+        self.uris.insert(uri, has);
+    }
+
+    /// Whether the index has a URI.
+    pub fn has(&self, uri: &str) -> bool {
+        self.uris.get(uri).copied().unwrap_or_default()
+    }
 }
 
 impl KnownSession {
@@ -69,6 +106,7 @@ impl KnownSessions {
             version: caller.version,
             capabilities: Arc::clone(&caller.capabilities),
             updating: tokio::sync::Mutex::default(),
+            compared: Mutex::default(),
             subscribed: Mutex::default(),
             level: Mutex::default(),
             filter: watch::Sender::new(None),
@@ -90,5 +128,29 @@ impl KnownSessions {
         for known in self.0.lock().drain(..) {
             known.filter.send_replace(None);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_is_compared_once_with_each_index() {
+        let (one, other) = (Arc::<ResourceIndex>::default(), Arc::default());
+        let uris = |all: &[&str]| -> Uris { all.iter().map(|uri| Arc::from(*uri)).collect() };
+        let mut compared = ComparedUris::default();
+        let mut new_of = |index, all: &[&str]| {
+            let new = compared.new_of(index, &uris(all));
+            for uri in &new {
+                compared.add(Arc::clone(uri), true);
+            }
+            new.len()
+        };
+        assert_eq!(new_of(&one, &["a", "b"]), 2);
+        assert_eq!(new_of(&one, &["a", "b", "c"]), 1);
+        assert_eq!(new_of(&one, &["a"]), 0);
+        assert_eq!(new_of(&one, &["a", "b"]), 1, "b was forgotten");
+        assert_eq!(new_of(&other, &["a", "b"]), 2);
     }
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::attached::{Attached, ClientPreferences};
+use super::attached::{Attached, ClientPreferences, UriRoom};
 use super::client_progress::ProgressReceivers;
 use super::known_sessions::KnownSessions;
 use super::view::View;
@@ -39,6 +39,8 @@ pub(super) struct Lease {
     slow: Mutex<HashSet<Arc<str>>>,
     learned: Mutex<Learned>,
     calls: Arc<Semaphore>,
+    /// Room for subscribed URIs.
+    pub uri_room: UriRoom,
     /// Wakes the task that compares the lists with those that clients saw most recently.
     pub changed: Changed,
 }
@@ -98,6 +100,7 @@ impl Lease {
                 slow: Mutex::default(),
                 learned: Mutex::default(),
                 calls: Arc::new(Semaphore::new(MAX_CALLS_PER_LEASE)),
+                uri_room: UriRoom::default(),
                 changed: Changed::default(),
             })
         })

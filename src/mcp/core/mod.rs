@@ -57,15 +57,16 @@ use super::event::{Event, Events, Params};
 use super::message::Outcome;
 use super::mounts::{
     Catalog, Described, Entry, Known, List, Mount, MountError, MountSession, Mounts, Origin,
-    Pooled, Unsolicited,
+    Pooled, ResourceIndex, Unsolicited,
 };
 use super::version::{Era, Version};
 
-pub use attached::{Filter, Interest, MAX_SUBSCRIPTIONS};
+pub use attached::{Filter, Interest, MAX_SUBSCRIPTIONS, MAX_URI_BYTES};
 pub use attachment::Attachment;
 pub use describe::Description;
 pub use lease::MAX_CALLS_PER_LEASE;
 
+pub use resources::MAX_URI;
 use lease::{Lease, too_many};
 use lists::Listing;
 

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use addons::contract::{Container, Denial};
 use addons::raw_json::Members;
 use serde_json::json;
 use serde_json::value::to_raw_value;
@@ -99,16 +100,16 @@ impl Core {
         let clients = lease.attached_like(caller);
         let preferences = lease.preferences_like(caller);
         let mut all: BTreeSet<_> = clients.iter().flat_map(|one| one.uris()).collect();
-        all.extend(preferences.iter().flat_map(|one| one.uris.lock().clone()));
-        let mut wanted = BTreeSet::new();
-        for uri in all {
-            let learned = lease
-                .learned(&uri)
-                .is_some_and(|server| *server == *mount.settings().name);
-            if learned || pooled.catalog.owns(&uri).await.unwrap_or(false) {
-                wanted.insert(uri);
-            }
-        }
+        all.extend(preferences.iter().flat_map(|one| one.uris()));
+        let server = mount.settings();
+        let is_learned = |uri: &Arc<str>| lease.learned(uri).is_some_and(|own| own == server.name);
+        let (mut wanted, others) = all.into_iter().partition::<BTreeSet<_>, _>(is_learned);
+        let listed = self.listed_of(known, &pooled, &caller.container, others);
+        let Ok(mut listed) = listed.await else {
+            // The next change of the subscriptions or of the list tries again.
+            return;
+        };
+        wanted.append(&mut listed);
         match pooled.session.version().era() {
             Era::Modern => {
                 let filter = (!clients.is_empty()).then_some(wanted);
@@ -122,6 +123,30 @@ impl Core {
                     .await;
             }
         }
+    }
+
+    /// Those of the URIs that the server lists, or that match its templates; none if its lists
+    /// cannot be read. Denied as [`Core::find_uris`] is.
+    async fn listed_of(
+        self: &Arc<Self>,
+        known: &KnownSession,
+        pooled: &Pooled,
+        container: &Arc<Container>,
+        uris: BTreeSet<Arc<str>>,
+    ) -> Result<BTreeSet<Arc<str>>, Denial> {
+        if uris.is_empty() {
+            return Ok(uris);
+        }
+        let Ok(index) = pooled.catalog.index().await else {
+            return Ok(BTreeSet::new());
+        };
+        let new = known.compared.lock().new_of(&index, &uris);
+        let found = self.find_uris(container, new.clone(), vec![index]).await?;
+        let mut compared = known.compared.lock();
+        for (uri, found) in new.into_iter().zip(found) {
+            compared.add(uri, found.is_some());
+        }
+        Ok(uris.into_iter().filter(|uri| compared.has(uri)).collect())
     }
 
     /// Sends `logging/setLevel` if the level changed and the server has the capability `logging`.

@@ -235,8 +235,9 @@ impl Core {
                 return self.refuse(request, Some(&settings.name), recorded.as_ref(), denial);
             }
         }
-        let sentence = format!("Unknown {kind}: {name}");
-        let denial = Denial::new(Code::ToolNotFound, sentence).with(kind, name);
+        let shown = recorded.as_deref().unwrap_or_default();
+        let sentence = format!("Unknown {kind}: {shown}");
+        let denial = Denial::new(Code::ToolNotFound, sentence).with(kind, shown);
         self.refuse(request, None, recorded.as_ref(), denial)
     }
 }

@@ -118,10 +118,10 @@ impl Catalog {
         Ok(templates)
     }
 
-    /// Whether the server lists a resource, or a template that matches it.
-    pub async fn owns(&self, uri: &str) -> Result<bool, MountError> {
+    /// An index of the resources and templates.
+    pub async fn index(&self) -> Result<Arc<ResourceIndex>, MountError> {
         let (_, _, index) = self.all_resources().await?;
-        Ok(index.has(uri))
+        Ok(index)
     }
 
     /// Whether a list can be returned at once.

@@ -60,7 +60,7 @@ pub use health::{MountHealth, MountState};
 pub use http::{
     EventReader, HttpParts, HttpTransport, StreamEvent, add_param_fields, request_fields,
 };
-pub use known::{Entry, Known};
+pub use known::{Entry, Known, ResourceIndex};
 pub use mount::Mount;
 pub use pool::Mounts;
 pub use pooled::{MAX_CALLS, Pooled};

@@ -11,10 +11,10 @@ use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::MountHealth;
 use super::changes::{List, ListChanges, ListNews};
 use super::mount::{LeaseMounts, Mount};
-use super::ports::{Common, MountPorts, Unsolicited};
+use super::ports::{Common, MountPorts, Unsolicited, system};
+use super::{MessageMemory, MountHealth};
 
 /// The settings of all servers, by name.
 type Servers = BTreeMap<Arc<str>, Arc<ServerSettings>>;
@@ -71,6 +71,11 @@ impl Mounts {
             mount.server.acceptances.fetch_add(1, Ordering::Relaxed);
             self.common.news.changed(List::Tools);
         }
+    }
+
+    /// The memory that messages of a container are charged to; `None` after an internal error.
+    pub fn memory(&self, container: &Arc<Container>) -> Option<Arc<dyn MessageMemory>> {
+        (self.common.ports.memory)(system("gateway"), Some(container))
     }
 
     /// Subscribes to changes of the lists that a container sees.

@@ -150,7 +150,7 @@ impl Mounted {
 }
 
 /// The name under which memory is opened for a server.
-fn system(server: &str) -> System {
+pub(super) fn system(server: &str) -> System {
     System {
         name: format!("mcp:{server}").into(),
         hosts: Vec::new(),

@@ -8,3 +8,4 @@ mod properties;
 mod refusals;
 mod routing;
 mod sessions;
+mod uris;

@@ -20,12 +20,16 @@ use super::suspended::suspend;
 /// unanswered, sends these again and suspends the call again, under another state.
 pub async fn resume(
     visit: &Visit<'_>,
-    request: &Request<'_>,
+    request: &Request,
     (read, caller): (&ModernParams<'_>, Arc<Caller>),
     state: &str,
 ) -> Result<HttpResponse, Denial> {
     let waiting = &visit.lease.suspended;
-    let Some(mut entry) = waiting.take(state, &request.method, request.body) else {
+    let binding = match waiting.has(state) {
+        true => request.binding(visit).await?,
+        false => "".into(),
+    };
+    let Some(mut entry) = waiting.take(state, &binding) else {
         let message = "requestState is unknown, has expired or belongs to another request";
         return Err(request.refuse(protocol_error(INVALID_PARAMS, message)));
     };
@@ -38,7 +42,7 @@ pub async fn resume(
     }
     let answers: HashMap<String, Box<RawValue>> = object(read.input_responses).unwrap_or_default();
     if entry.answer(answers) {
-        let running = Running::resume(visit, request, read, entry.call);
+        let running = Running::resume(visit, request, read, entry.call, binding);
         return Ok(run(visit, running).await);
     }
     let gateway = visit.gateway;
