@@ -55,6 +55,7 @@ use super::caller::{Caller, LogLevel, TraceContext};
 use super::error::{INVALID_PARAMS, method_not_found, protocol_error, rpc_error};
 use super::event::{Event, Events, Params};
 use super::message::Outcome;
+use super::message_memory::MessageReservation;
 use super::mounts::{
     Catalog, Described, Entry, Known, List, Mount, MountError, MountSession, Mounts, Origin,
     Pooled, ResourceIndex, Unsolicited,

@@ -1,6 +1,6 @@
 //! A core with scripted servers, and a chain that records the messages that it judges.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use addons::contract::settings::Place;
@@ -58,6 +58,10 @@ pub struct Judge {
     /// For each judged message, the method and the length of [`Frame::tools`]; `None` if the core
     /// attached no tools. The method of a response is written as `answer to METHOD`.
     pub tools: Mutex<Vec<(String, Option<usize>)>>,
+    /// [`Fixture::memory`].
+    pub memory: OnceLock<Arc<Account>>,
+    /// The reserved memory while each answer of a client was judged, in bytes.
+    pub reserved: Mutex<Vec<usize>>,
 }
 
 impl Addon for Judge {
@@ -93,6 +97,9 @@ impl Addon for Judge {
         };
         let judged = (frame.direction, frame.method.to_string(), outcome);
         self.responses.lock().push(judged);
+        if let (Direction::ToClient, Some(memory)) = (frame.direction, self.memory.get()) {
+            self.reserved.lock().push(memory.reserved());
+        }
         let tools = frame.tools.as_ref().map(|tools| tools.len());
         let answered = format!("answer to {}", frame.method);
         self.tools.lock().push((answered, tools));
@@ -196,6 +203,7 @@ impl Fixture {
             .map(|(name, server)| ((*name).into(), Arc::clone(server)));
         let of_lists = Arc::clone(&chain);
         let memory = Account::of(MEMORY);
+        let _ = judge.memory.set(Arc::clone(&memory));
         let account = Arc::clone(&memory);
         let ports = MountPorts {
             chain: Arc::new(move || Some(Arc::clone(&of_lists))),

@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use super::double::{Server, notification, raw, tool};
+use super::double::{Server, notification, parsed, raw, tool};
 use super::fixture::{Fixture, MEMORY};
 use crate::mcp::message_memory::Account;
-use crate::mcp::{Events, Interest, Version};
+use crate::mcp::{Event, Events, Interest, Version};
 
 const LEGACY: Version = Version::V2025_11_25;
 /// The length of a long message or definition, in bytes.
@@ -102,4 +102,66 @@ async fn a_long_list_is_charged_and_the_previous_list_is_kept_if_memory_is_exhau
     server.die();
     sleep(Duration::from_millis(500)).await;
     assert_known(9).await;
+}
+
+/// Answers each question of a server with a long result.
+async fn answer_long(events: &mut tokio::sync::mpsc::Receiver<Event>) {
+    while let Some(event) = events.recv().await {
+        if let Event::Request { reply, .. } = event {
+            reply.send(raw(json!({"text": "x".repeat(LONG)}))).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_clients_answer_is_charged_while_it_is_judged() {
+    let server = Server::new(LEGACY);
+    server.answers(|_, events| async move {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let method = "elicitation/create".into();
+        let params = None;
+        let question = Event::Request {
+            method,
+            params,
+            reply,
+        };
+        events.send(question).await;
+        raw(json!({"got": parsed(&answer.await.unwrap())["text"].as_str().unwrap().len()}))
+    });
+    let fixture = Fixture::sole(&server);
+    let client = fixture.client(LEGACY);
+    let (sender, mut events) = Events::charged(Arc::clone(&fixture.memory) as _);
+    let call = fixture.ask_with(&client, "tools/call", json!({"name": "echo"}), sender);
+    let (outcome, ()) = tokio::join!(call, answer_long(&mut events));
+    assert_eq!(parsed(&outcome)["got"], LONG);
+    let reserved = fixture.judge.reserved.lock().clone();
+    assert!(reserved.len() == 1 && reserved[0] > LONG, "{reserved:?}");
+    assert_eq!(fixture.memory.reserved(), 0);
+}
+
+#[tokio::test]
+async fn a_legacy_clients_answers_are_charged_while_the_call_is_repeated_with_them() {
+    let server = Server::new(Version::V2026_07_28);
+    let fixture = Fixture::sole(&server);
+    let account = Arc::clone(&fixture.memory);
+    server.answers(move |seen, _| {
+        let reserved = account.reserved();
+        async move {
+            let question = || json!({"method": "elicitation/create", "params": {"message": "?"}});
+            match seen.params.get("inputResponses") {
+                None => raw(json!({
+                    "resultType": "input_required", "requestState": "s",
+                    "inputRequests": {"one": question(), "two": question()},
+                })),
+                Some(_) => raw(json!({"resultType": "complete", "reserved": reserved})),
+            }
+        }
+    });
+    let client = fixture.client(LEGACY);
+    let (sender, mut events) = Events::charged(Arc::clone(&fixture.memory) as _);
+    let call = fixture.ask_with(&client, "tools/call", json!({"name": "echo"}), sender);
+    let (outcome, ()) = tokio::join!(call, answer_long(&mut events));
+    let reserved = parsed(&outcome)["reserved"].as_u64().unwrap() as usize;
+    assert!(reserved > 2 * LONG, "{reserved}");
+    assert_eq!(fixture.memory.reserved(), 0);
 }
