@@ -53,8 +53,8 @@ pub use lease_id::LeaseId;
 pub use level::{Level, Standing};
 pub use live::LiveFlow;
 pub use mcp::{
-    Annotations, CallPermit, Definition, Direction, Frame, FrameBody, FrameKind, McpRecord,
-    McpSubject, Pin, RpcError, RpcOutcome,
+    Annotations, CallPermit, Definition, Direction, Frame, FrameBody, FrameKind, HeldMemory,
+    McpRecord, McpSubject, Pin, RpcError, RpcOutcome,
 };
 pub use message::{DnsAnswer, DnsQuery, Request, Response};
 pub use order::{Link, OrderError};

@@ -6,7 +6,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-use crate::contract::{Annotations, Definition, Pin};
+use crate::contract::{Annotations, Definition, HeldMemory, Pin};
 use crate::raw_json::{Members, Node, RawJsonError, canonical};
 
 /// The members of a definition that are compared with the accepted definition: the name, the texts
@@ -90,6 +90,7 @@ impl ListedTool {
             raw: self.raw,
             annotations: self.annotations,
             pin,
+            memory: HeldMemory::default(),
         }
     }
 }

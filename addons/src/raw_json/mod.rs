@@ -10,6 +10,7 @@ mod node;
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::ops::Range;
 
 use serde_json::value::RawValue;
 use thiserror::Error;
@@ -70,6 +71,17 @@ impl<'a> Members<'a> {
     pub fn get(&self, key: &str) -> Option<&'a str> {
         let found = self.0.iter().find(|(name, _)| name == key);
         found.map(|(_, value)| *value)
+    }
+
+    /// The place of a member's value in `text`, the text that the members were read from; `None` if
+    /// the member is absent.
+    pub fn place(&self, key: &str, text: &RawValue) -> Option<Range<usize>> {
+        let value = self.get(key)?;
+        let start = value
+            .as_ptr()
+            .addr()
+            .checked_sub(text.get().as_ptr().addr())?;
+        Some(start..start + value.len())
     }
 
     /// The text of a member that is a string. `None` if the member is absent or not a string, or if

@@ -13,10 +13,7 @@ use super::super::tasks::TASKS_EXTENSION;
 use super::lease::Lease;
 use super::lists::LIST_TIMEOUT;
 use super::params::edit;
-use super::{Caller, Core, Described, Era, Mount};
-
-/// The longest instructions, in bytes; longer ones are cut.
-const MAX_INSTRUCTIONS: usize = 16 << 10;
+use super::{Caller, Core, Described, Era, MAX_INSTRUCTIONS, Mount};
 
 /// Capabilities and instructions, as one client gets them.
 #[derive(Clone, Debug)]

@@ -127,6 +127,11 @@ impl Lease {
         view
     }
 
+    /// All views.
+    pub fn views(&self) -> Vec<Arc<View>> {
+        self.views.lock().iter().cloned().collect()
+    }
+
     /// The attached clients with the caller's revision and capabilities.
     pub fn attached_like(&self, caller: &Caller) -> Vec<Arc<Attached>> {
         self.attached_with(caller.version, &caller.capabilities)

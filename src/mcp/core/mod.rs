@@ -57,8 +57,8 @@ use super::event::{Event, Events, Params};
 use super::message::Outcome;
 use super::message_memory::MessageReservation;
 use super::mounts::{
-    Catalog, Described, Entry, Known, List, Mount, MountError, MountSession, Mounts, Origin,
-    Pooled, ResourceIndex, Unsolicited,
+    Catalog, Described, Entry, Known, List, MAX_INSTRUCTIONS, Mount, MountError, MountSession,
+    Mounts, Origin, Pooled, ResourceIndex, Unsolicited,
 };
 use super::version::{Era, Version};
 
@@ -66,8 +66,8 @@ pub use attached::{Filter, Interest, MAX_SUBSCRIPTIONS, MAX_URI_BYTES};
 pub use attachment::Attachment;
 pub use describe::Description;
 pub use lease::MAX_CALLS_PER_LEASE;
-
 pub use resources::MAX_URI;
+
 use lease::{Lease, too_many};
 use lists::Listing;
 

@@ -26,8 +26,9 @@ impl Core {
     pub(super) async fn tools(self: &Arc<Self>, caller: &Arc<Caller>, wait: bool) -> Arc<ToolView> {
         let lists = self.read(&TOOLS, caller, wait).await;
         let settings = (self.rules)().settings;
-        let view = Lease::of(&caller.container).view(caller);
-        view.tools(&settings, caller, lists)
+        let lease = Lease::of(&caller.container);
+        let view = lease.view(caller);
+        view.tools(&settings, caller, lists, || lease.views())
     }
 
     /// The prompts that the caller sees.
@@ -38,8 +39,9 @@ impl Core {
     ) -> Arc<PromptView> {
         let lists = self.read(&PROMPTS, caller, wait).await;
         let settings = (self.rules)().settings;
-        let view = Lease::of(&caller.container).view(caller);
-        view.prompts(&settings, lists)
+        let lease = Lease::of(&caller.container);
+        let view = lease.view(caller);
+        view.prompts(&settings, lists, || lease.views())
     }
 
     /// The server and the definition of the tool that a request calls. Refuses an unknown tool.

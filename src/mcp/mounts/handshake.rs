@@ -19,6 +19,14 @@ const MODERN_ERRORS: [i64; 3] = [
     UNSUPPORTED_VERSION,
 ];
 
+/// The longest instructions that are kept, in bytes; longer ones are cut. Each session keeps the
+/// server's description of itself, which is not charged.
+pub const MAX_INSTRUCTIONS: usize = 16 << 10;
+/// The longest capabilities, in bytes. Longer ones fail the handshake.
+const MAX_CAPABILITIES: usize = 64 << 10;
+/// The longest `serverInfo` that is kept, in bytes.
+const MAX_INFO: usize = 4 << 10;
+
 /// The `_meta` of a request that the gateway itself sends in the modern era.
 pub fn request_meta(version: Version, capabilities: &RawValue) -> Value {
     // The gateway parsed the capabilities when the client sent them, so this never fails.
@@ -72,11 +80,31 @@ pub fn read_initialized(result: &RawValue) -> Result<Described, MountError> {
              support with initialize"
         ))
     })?;
+    described(
+        version,
+        text.capabilities,
+        text.server_info,
+        text.instructions,
+    )
+}
+
+/// The server's description of itself, within bounds.
+fn described(
+    version: Version,
+    capabilities: Option<Box<RawValue>>,
+    info: Option<Box<RawValue>>,
+    instructions: Option<String>,
+) -> Result<Described, MountError> {
+    let instructions = instructions.map(|mut text| {
+        text.truncate(text.floor_char_boundary(MAX_INSTRUCTIONS));
+        text.shrink_to_fit();
+        text
+    });
     Ok(Described {
         version,
-        capabilities: declared(text.capabilities)?,
-        server_info: text.server_info,
-        instructions: text.instructions,
+        capabilities: declared(capabilities)?,
+        server_info: info.filter(|info| info.get().len() <= MAX_INFO),
+        instructions,
     })
 }
 
@@ -110,12 +138,12 @@ impl Discovered {
         let in_meta = text.meta.and_then(|meta| meta.server_info);
         Ok(Self {
             versions: known(&text.supported_versions),
-            described: Described {
-                version: Version::V2026_07_28,
-                capabilities: declared(text.capabilities)?,
-                server_info: in_meta.or(text.server_info),
-                instructions: text.instructions,
-            },
+            described: described(
+                Version::V2026_07_28,
+                text.capabilities,
+                in_meta.or(text.server_info),
+                text.instructions,
+            )?,
         })
     }
 }
@@ -179,6 +207,10 @@ fn declared(capabilities: Option<Box<RawValue>>) -> Result<Box<RawValue>, MountE
     let Some(capabilities) = capabilities else {
         return raw("{}".to_owned());
     };
+    if capabilities.get().len() > MAX_CAPABILITIES {
+        let why = format!("the server's capabilities are longer than {MAX_CAPABILITIES} bytes");
+        return Err(MountError::Protocol(why));
+    }
     let unreadable = |error: serde_json::Error| MountError::Protocol(error.to_string());
     without_tasks(capabilities).map_err(unreadable)
 }
@@ -207,6 +239,25 @@ mod tests {
             r#"{"tools":{"listChanged":true},"extensions":{"x/y":{}}}"#
         );
         assert_eq!(read.instructions.as_deref(), Some("Be kind."));
+    }
+
+    #[test]
+    fn what_a_server_says_of_itself_is_bounded() {
+        let result = |capabilities: &str, info: usize, instructions: usize| {
+            let (info, instructions) = ("i".repeat(info), "\u{e9}".repeat(instructions));
+            let read = read_initialized(&text(&format!(
+                r#"{{"protocolVersion":"2025-06-18","capabilities":{capabilities},
+                "serverInfo":"{info}","instructions":"{instructions}"}}"#
+            )));
+            read.map(|read| (read.server_info.is_some(), read.instructions.unwrap().len()))
+        };
+        assert_eq!(result("{}", 10, 10).unwrap(), (true, 20));
+        assert_eq!(
+            result("{}", MAX_INFO, 1 << 20).unwrap(),
+            (false, MAX_INSTRUCTIONS)
+        );
+        let long = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_CAPABILITIES));
+        assert!(matches!(result(&long, 1, 1), Err(MountError::Protocol(_))));
     }
 
     #[test]

@@ -56,6 +56,7 @@ pub use changes::{List, ListChanges};
 pub use coding::CodingTransport;
 pub use dropped::Dropped;
 pub use egress::{Egress, EgressListener};
+pub use handshake::MAX_INSTRUCTIONS;
 pub use health::{MountHealth, MountState};
 pub use http::{
     EventReader, HttpParts, HttpTransport, StreamEvent, add_param_fields, request_fields,

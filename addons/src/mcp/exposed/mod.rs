@@ -4,6 +4,7 @@ mod names;
 mod prompts;
 mod rewrite;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ pub use names::Problem;
 pub use prompts::{ExposedPrompt, ExposedPrompts};
 
 use names::{Problems, exposed_name, report_collision};
-use rewrite::rewrite;
+use rewrite::Change;
 
 /// The tools of a container by their exposed names, built for one security level from the servers'
 /// lists and the overrides.
@@ -39,8 +40,8 @@ pub struct ExposedTool {
     /// tool is blocked because its definition changed, or reaches the open world, which the
     /// container's security level excludes.
     pub is_listed: bool,
-    /// The entry of `tools/list`, if it differs from the definition.
-    rewritten: Option<String>,
+    /// How the entry of `tools/list` differs from the definition.
+    change: Change,
 }
 
 /// A server with its tools.
@@ -103,10 +104,14 @@ impl Exposed {
         exposed
     }
 
+    /// The tools that are listed, in a stable order.
+    pub fn listed(&self) -> impl Iterator<Item = &ExposedTool> {
+        self.tools.iter().filter(|tool| tool.is_listed)
+    }
+
     /// The entries of `tools/list` in a stable order, each as JSON text.
-    pub fn tools(&self) -> impl Iterator<Item = &str> {
-        let listed = self.tools.iter().filter(|tool| tool.is_listed);
-        listed.map(ExposedTool::json)
+    pub fn tools(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        self.listed().map(ExposedTool::json)
     }
 
     /// All tools, including unlisted ones.
@@ -133,8 +138,8 @@ impl Exposed {
         left_out: &mut Problems,
     ) {
         let (definition, rule) = (candidate.definition, candidate.rule);
-        let rewritten = match rewrite(definition, &candidate.name, rule) {
-            Ok(rewritten) => rewritten,
+        let change = match Change::of(definition, &candidate.name, rule) {
+            Ok(change) => change,
             Err(error) => {
                 let (server, name) = candidate.origin();
                 left_out.report(server, || {
@@ -152,16 +157,16 @@ impl Exposed {
             definition: Arc::clone(definition),
             is_listed: !is_blocked(settings, definition)
                 && !level::denies(container, rule, definition),
-            rewritten,
+            change,
         });
     }
 }
 
 impl ExposedTool {
-    /// The entry of `tools/list`, as JSON text.
-    pub fn json(&self) -> &str {
-        let rewritten = self.rewritten.as_deref();
-        rewritten.unwrap_or_else(|| self.definition.raw.get())
+    /// The entry of `tools/list`, as JSON text. It is written for each request: a copy of each
+    /// server's list for each container would take memory that is not charged.
+    pub fn json(&self) -> Cow<'_, str> {
+        self.change.apply(&self.definition, &self.name)
     }
 }
 
@@ -181,7 +186,7 @@ struct Candidate<'a> {
 
 impl Candidate<'_> {
     /// The server, and its own name for the tool.
-    fn origin(&self) -> (&str, &str) {
+    fn origin(&self) -> (&Arc<str>, &str) {
         (&self.server.name, &self.definition.name)
     }
 }

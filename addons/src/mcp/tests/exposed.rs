@@ -72,8 +72,7 @@ fn without_a_prefix_a_definition_passes_byte_for_byte_and_with_one_only_its_name
         &McpSettings::default(),
         &[(server("kb"), [tool(text)].into())],
     );
-    let expected =
-        r#"{"inputSchema":{"z":1.0,"maximum":1e400,"a":[]},"name":"kb_n","x-new":{"b":1,"a":2}}"#;
+    let expected = text.replace("\"n\"", "\"kb_n\"");
     assert_eq!(prefixed.tools().collect::<Vec<_>>(), [expected]);
 }
 
@@ -151,8 +150,8 @@ fn a_tool_left_out_is_reported_even_if_a_server_has_a_thousand_bad_names() {
 #[test]
 fn the_number_of_prompts_whose_problems_are_not_reported_is_told() {
     let bad = (0..101).map(|number| raw(json!({ "name": format!("\u{e9}{number}") }).to_string()));
-    let bad: Vec<_> = bad.collect();
-    let exposed = ExposedPrompts::of([(&server("kb"), &bad[..])]);
+    let bad: Vec<Arc<_>> = bad.map(Arc::from).collect();
+    let exposed = ExposedPrompts::of([(&server("kb"), &bad)]);
     let told = exposed.problems();
     assert_eq!(told.len(), 101);
     let last = &told[100].text;
@@ -163,8 +162,8 @@ fn the_number_of_prompts_whose_problems_are_not_reported_is_told() {
 fn the_problems_of_one_server_leave_room_for_those_of_others_and_quote_no_long_name() {
     let bad = (0..200).map(|number| format!("{number}\u{e9}{}", "x".repeat(10_000)));
     let bad = bad.map(|name| raw(json!({ "name": name }).to_string()));
-    let bad: Vec<_> = bad.collect();
-    let other = [raw(json!({ "name": "a\n\u{1b}[2J" }).to_string())];
+    let bad: Vec<Arc<_>> = bad.map(Arc::from).collect();
+    let other = [raw(json!({ "name": "a\n\u{1b}[2J" }).to_string())].map(Arc::from);
     let (flooding, kb) = (server("flooding"), server("kb"));
     let exposed = ExposedPrompts::of([(&flooding, &bad[..]), (&kb, &other[..])]);
     let told = exposed.problems();
@@ -223,7 +222,7 @@ fn an_override_changes_the_listed_definition() {
     });
     let listing = (server("weather"), [tool(text.to_string())].into());
     let exposed = view(&overriding("weather", "fetch", rule), &[listing]);
-    let listed: Value = serde_json::from_str(exposed.tools().next().unwrap()).unwrap();
+    let listed: Value = serde_json::from_str(&exposed.tools().next().unwrap()).unwrap();
     let expected = json!({
         "name": "get_weather", "title": "Fetch", "description": "Get the \"weather\"",
         "inputSchema": { "type": "object", "required": ["city"], "properties": {
@@ -392,15 +391,17 @@ fn prompts_are_listed_under_prefixed_names() {
     let one = [
         raw(r#"{"name":"sum","arguments":[{"name":"a"}],"n":1.0}"#),
         raw("{}"),
-    ];
+    ]
+    .map(Arc::from);
     let other = [
         raw(r#"{"name":"sum"}"#),
         raw(r#"{"name":"sum"}"#),
         raw(r#"{"name":"с"}"#),
-    ];
+    ]
+    .map(Arc::from);
     let (kb, web) = (server("kb"), server("web"));
     let exposed = ExposedPrompts::of([(&kb, &one[..]), (&web, &other[..])]);
-    let listed: Vec<_> = exposed.prompts().collect();
+    let listed: Vec<_> = exposed.all().iter().map(ExposedPrompt::json).collect();
     let first = r#"{"name":"kb_sum","arguments":[{"name":"a"}],"n":1.0}"#;
     assert_eq!(listed, [first, r#"{"name":"web_sum"}"#]);
     let found = exposed.find("web_sum").unwrap();

@@ -104,6 +104,73 @@ async fn a_long_list_is_charged_and_the_previous_list_is_kept_if_memory_is_exhau
     assert_known(9).await;
 }
 
+#[tokio::test]
+async fn a_list_that_clients_with_many_sets_of_capabilities_see_is_held_and_charged_once() {
+    let server = Server::new(LEGACY);
+    let prompt = |number| json!({"name": format!("p{number}"), "description": "d".repeat(LONG)});
+    let long = |number| {
+        let mut tool = tool(&format!("t{number}"));
+        tool["description"] = "d".repeat(LONG).into();
+        tool
+    };
+    *server.tools.lock() = (0..10).map(long).collect();
+    *server.prompts.lock() = (0..10).map(prompt).collect();
+    let fixture = Fixture::of(&[("one", &server)]);
+    let mut views = Vec::new();
+    for number in 0..16 {
+        let capabilities = json!({"sampling": {}, "roots": {"n": number}});
+        let client = fixture.client_with(LEGACY, capabilities, &number.to_string());
+        assert_eq!(fixture.names(&client, "tools/list").await.len(), 10);
+        assert_eq!(fixture.names(&client, "prompts/list").await.len(), 10);
+        let tools = fixture.core.tools(&client, false).await;
+        views.push((tools, fixture.core.prompts(&client, false).await));
+    }
+    let is_shared = |other: &(Arc<_>, Arc<_>)| {
+        Arc::ptr_eq(&other.0, &views[0].0) && Arc::ptr_eq(&other.1, &views[0].1)
+    };
+    assert!(views.iter().all(is_shared));
+    let reserved = fixture.memory.reserved();
+    let charged = 2 * 10 * LONG;
+    assert!((charged..charged * 6 / 5).contains(&reserved), "{reserved}");
+}
+
+#[tokio::test]
+async fn a_list_is_charged_while_a_view_or_a_call_holds_a_part_of_it() {
+    let server = Server::new(LEGACY);
+    let list = |tools: usize| {
+        let tools = (0..tools).map(|number| {
+            let mut tool = tool(&format!("t{number}"));
+            tool["description"] = "d".repeat(LONG).into();
+            tool
+        });
+        *server.tools.lock() = tools.collect();
+    };
+    list(10);
+    let fixture = Fixture::sole(&server);
+    let (one, other) = (
+        fixture.client_with(LEGACY, json!({}), "one"),
+        fixture.client_with(LEGACY, json!({"roots": {}}), "other"),
+    );
+    assert_eq!(fixture.names(&one, "tools/list").await.len(), 10);
+    let session = server.unsolicited.lock().clone().unwrap();
+    let called = fixture.core.tool(&one, "t3").await.unwrap();
+    list(1);
+    let reserved = || fixture.memory.reserved();
+    assert_eq!(fixture.names(&other, "tools/list").await.len(), 1);
+    assert!(reserved() > 10 * LONG, "the view of another client");
+    let is_read = async {
+        while fixture.names(&one, "tools/list").await.len() > 1 {
+            let changed = notification("notifications/tools/list_changed", json!({}));
+            session.send(changed).await;
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(SOON, is_read).await.unwrap();
+    assert!(reserved() > 10 * LONG, "the definition of a called tool");
+    drop(called);
+    assert_eq!(reserved(), 0);
+}
+
 /// Answers each question of a server with a long result.
 async fn answer_long(events: &mut tokio::sync::mpsc::Receiver<Event>) {
     while let Some(event) = events.recv().await {
