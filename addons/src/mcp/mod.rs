@@ -1,6 +1,7 @@
 //! MCP: the settings of mounted servers, the tools that a container sees, and the verdict on each
 //! message.
 
+mod arguments;
 mod call;
 mod client_text;
 mod definition;
@@ -16,6 +17,7 @@ mod policies;
 mod ruling;
 mod schema;
 mod settings;
+mod shapes;
 mod suspicious;
 
 use std::sync::Arc;

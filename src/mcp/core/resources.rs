@@ -15,7 +15,10 @@ use super::lease::Lease;
 use super::lists::RESOURCES;
 use super::params::{edit, quote};
 use super::results::{RESOURCE_NOT_FOUND, object};
-use super::{Caller, ClientRequest, Core, Era, LogLevel, Mount, Outcome, invalid_params, members};
+use super::{
+    Caller, ClientRequest, Core, Era, LogLevel, Mount, Outcome, invalid_params, members,
+    refuse_other_spellings,
+};
 
 /// The most servers to which a read of an unlisted URI is sent, one after the other. Further
 /// servers are not tried.
@@ -107,6 +110,7 @@ impl Core {
         let members = members(request)?;
         let reference = members.members("ref").ok().flatten();
         let reference = reference.ok_or_else(|| invalid_params("ref is missing"))?;
+        refuse_other_spellings(&reference, &["type", "name", "uri"])?;
         let kind = reference.text("type").unwrap_or_default();
         let (settings, name, changed) = match &*kind {
             "ref/prompt" => {
