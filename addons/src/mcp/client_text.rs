@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::Mcp;
 use super::denials::{DENY_CONTINUE, Target};
 use super::exposed::is_blocked;
-use super::level;
 use super::policies::check_latch;
 use super::ruling::record;
 use crate::contract::{Container, Definition, Flow, Frame, FrameKind, Verdict};
@@ -80,10 +79,7 @@ impl Mcp {
     /// that is blocked because its definition changed counts as reaching the open world.
     fn is_closed_world(&self, frame: &Frame, container: &Container, target: &Target) -> bool {
         let is_closed = |tool: &Arc<Definition>| {
-            let rule = self
-                .settings
-                .override_of(&target.server, &tool.name, &container.id);
-            let hints = level::hints(rule.map(|rule| &**rule), tool);
+            let hints = self.hints(container, target, tool);
             !is_blocked(&self.settings, tool) && !hints.is_open_world()
         };
         let tools = frame.tools.as_deref().unwrap_or_default();

@@ -13,11 +13,11 @@ use super::input::Question;
 use super::level;
 use super::policies::check_latch;
 use super::ruling::record;
-use super::settings::OverrideRule;
+use super::settings::{OverrideRule, ServerSettings};
 use super::{Mcp, TOOLS_CALL};
 use crate::contract::{
-    Code, Container, Definition, Denial, Direction, Flow, Frame, FrameBody, FrameKind, Level,
-    RpcOutcome, Verdict,
+    Annotations, Code, Container, Definition, Denial, Direction, Flow, Frame, FrameBody, FrameKind,
+    Level, RpcOutcome, Verdict,
 };
 use crate::raw_json::Members;
 
@@ -57,7 +57,7 @@ impl Mcp {
                 false => Ok(()),
             };
         };
-        let server = self.settings.servers.get(&target.server);
+        let server = self.server(&target.server);
         if !server.is_some_and(|server| server.is_for(&container.id)) {
             return Err(unknown_server(&target.server));
         }
@@ -189,7 +189,8 @@ impl Mcp {
             record(flow, DENY_CONTINUE, &reason);
             return Err(target.deny(&reason).rule("on_definition_change"));
         }
-        if level::denies(call.container, call.rule.as_deref(), definition) {
+        let server = self.server(&target.server);
+        if level::denies(call.container, server, call.rule.as_deref(), definition) {
             let level = call.container.level().as_str();
             let reason = format!(
                 "the tool reaches the open world, and the container's security level is {level}"
@@ -274,12 +275,8 @@ impl Mcp {
             return Ok(None);
         }
         let before = flow.record().mcp.as_ref().and_then(|mcp| mcp.decision);
-        let annotations = frame.definition.as_ref().map(|definition| {
-            let rule = self
-                .settings
-                .override_of(&target.server, &definition.name, &container.id);
-            level::hints(rule.map(|rule| &**rule), definition)
-        });
+        let definition = frame.definition.as_deref();
+        let annotations = definition.map(|definition| self.hints(container, target, definition));
         let request = flow.take_slot::<JudgedParams>();
         let (params, response) = match &frame.body {
             FrameBody::Params(params) => (params.as_deref(), None),
@@ -302,6 +299,23 @@ impl Mcp {
             flow.put_slot(JudgedParams(params.clone()));
         }
         Ok(modified)
+    }
+
+    fn server(&self, name: &Arc<str>) -> Option<&ServerSettings> {
+        self.settings.servers.get(name).map(|server| &**server)
+    }
+
+    /// The effective hints of a tool for a container.
+    pub(super) fn hints(
+        &self,
+        container: &Container,
+        target: &Target,
+        definition: &Definition,
+    ) -> Annotations {
+        let settings = &self.settings;
+        let rule = settings.override_of(&target.server, &definition.name, &container.id);
+        let server = self.server(&target.server);
+        level::hints(server, rule.map(|rule| &**rule), definition)
     }
 
     /// Raises the container's level to the classification of the frame's tool. The level is on disk

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::settings::OverrideRule;
+use super::settings::{OverrideRule, ServerSettings};
 use crate::contract::{
     Annotations, Container, Definition, LeaseRecords, Level, Standing, Tasks, Unavailable,
 };
@@ -53,19 +53,26 @@ pub(super) async fn raise(
     raised.await.unwrap_or(Err(Unavailable))
 }
 
-/// Whether the container's level denies this tool: `Confidential` and `Secret` deny open-world
-/// tools.
+/// Whether the container's level denies this tool of a server: `Confidential` and `Secret` deny
+/// open-world tools.
 pub(super) fn denies(
     container: &Container,
+    server: Option<&ServerSettings>,
     rule: Option<&OverrideRule>,
     definition: &Definition,
 ) -> bool {
-    container.level().excludes_open_world() && hints(rule, definition).is_open_world()
+    container.level().excludes_open_world() && hints(server, rule, definition).is_open_world()
 }
 
-/// The effective hints of a tool.
-pub(super) fn hints(rule: Option<&OverrideRule>, definition: &Definition) -> Annotations {
-    rule.map_or(definition.annotations, |rule| {
-        rule.annotations(definition.annotations)
-    })
+/// The effective hints of a tool of a server. The server's own `openWorldHint: false` is left out
+/// if the server [may not say it](ServerSettings::may_say_closed_world).
+pub(super) fn hints(
+    server: Option<&ServerSettings>,
+    rule: Option<&OverrideRule>,
+    definition: &Definition,
+) -> Annotations {
+    let mut own = definition.annotations;
+    let is_believed = server.is_some_and(ServerSettings::may_say_closed_world);
+    own.open_world = own.open_world.filter(|is_open| *is_open || is_believed);
+    rule.map_or(own, |rule| rule.annotations(own))
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::settings::{McpSettings, OverrideRule, ServerSettings};
+use super::settings::{
+    Confine, McpSettings, OverrideRule, ServerKind, ServerSettings, StdioSettings,
+};
 use crate::contract::{Annotations, ContainerId};
 use crate::raw_json::Node;
 
@@ -13,6 +15,26 @@ impl ServerSettings {
     pub fn is_for(&self, container: &ContainerId) -> bool {
         let id = container.as_str();
         self.containers.iter().any(|pattern| matches(pattern, id))
+    }
+
+    /// Whether `openWorldHint: false` in the definitions of the server's tools counts. Where the
+    /// server's process could send data out, only the operator can say that a tool does not.
+    pub(super) fn may_say_closed_world(&self) -> bool {
+        match &self.kind {
+            ServerKind::Stdio(process) => !process.has_way_out(),
+            // The definitions of its tools are part of the gateway.
+            ServerKind::CodingSidecar(_) => true,
+            ServerKind::Http(_) | ServerKind::E2b(_) => false,
+        }
+    }
+}
+
+impl StdioSettings {
+    /// Whether the process can reach anything but the gateway: it is unconfined, or may reach hosts
+    /// or Unix sockets below its visible paths.
+    fn has_way_out(&self) -> bool {
+        let sees_files = !self.read.is_empty() || !self.write.is_empty();
+        self.confine == Confine::None || !self.hosts.is_empty() || (self.unix_sockets && sees_files)
     }
 }
 

@@ -148,7 +148,7 @@ impl Exposed {
             server: Arc::clone(candidate.server),
             definition: Arc::clone(definition),
             is_listed: !is_blocked(settings, definition)
-                && !level::denies(container, rule, definition),
+                && !level::denies(container, Some(&**candidate.server), rule, definition),
             rewritten,
         });
     }

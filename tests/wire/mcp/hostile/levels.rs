@@ -25,9 +25,13 @@ fn closed(name: &str) -> Value {
 }
 
 fn gateway(server: &McpServer) -> Gateway {
+    let here = json!({ "openWorldHint": false });
     Gateway::start(&json!({
         "mcpServers": { "kb": server.mount() },
-        "overrides": { "kb:secrets": { "classification": "Confidential" } },
+        "overrides": {
+            "kb:secrets": { "classification": "Confidential", "annotations": here },
+            "kb:local": { "annotations": here },
+        },
     }))
 }
 
@@ -172,7 +176,8 @@ fn a_servers_hints_tighten_the_operators_hints_but_never_loosen_them() {
     // The operator sets `openWorldHint: false`, the server `true`.
     assert_code(&client.call("kb_open", json!({})), DENIED);
     text(&client.call("kb_said-closed", json!({})));
-    text(&client.call("kb_silent", json!({})));
+    // Only the server sets `openWorldHint: false`, which counts for no server over HTTP.
+    assert_code(&client.call("kb_silent", json!({})), DENIED);
 }
 
 #[test]
