@@ -3,6 +3,7 @@
 
 mod arguments;
 mod call;
+mod classification;
 mod client_text;
 mod definition;
 mod denials;
@@ -19,6 +20,7 @@ mod schema;
 mod settings;
 mod shapes;
 mod suspicious;
+mod uri;
 
 use std::sync::Arc;
 

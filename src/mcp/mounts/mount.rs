@@ -13,7 +13,7 @@ use super::sessions::SessionSet;
 use super::{Caller, MountError, MountHealth, Pooled};
 
 /// A server of `mcp.yaml`, and its sessions. A reload replaces the mount of a changed server,
-/// unless only `prefix` or the server's place in the file changed.
+/// unless only `prefix`, the classifications or the server's place in the file changed.
 pub struct Mount {
     pub(super) server: Arc<Mounted>,
     /// The sessions that all leases share, with `scope: shared`.
@@ -72,12 +72,15 @@ impl Mount {
         self.settings().is_for(&container.id)
     }
 
-    /// Whether the settings `other` differ from the current ones at most in `prefix` and in their
-    /// place in the file. If so, the sessions can continue.
+    /// Whether the settings `other` differ from the current ones at most in `prefix`, in the
+    /// classifications and in their place in the file. If so, the sessions can continue.
     pub(super) fn keeps(&self, other: &ServerSettings) -> bool {
         let settings = self.settings();
         let same = ServerSettings {
             prefix: Arc::clone(&settings.prefix),
+            classification: settings.classification,
+            resources: settings.resources.clone(),
+            prompts: settings.prompts.clone(),
             place: settings.place,
             ..other.clone()
         };

@@ -142,8 +142,8 @@ impl Mounted {
         self.is_shared
     }
 
-    /// Replaces the settings by others that differ at most in `prefix` and in their place in the
-    /// file.
+    /// Replaces the settings by others that differ at most in `prefix`, in the classifications and
+    /// in their place in the file.
     pub(super) fn update(&self, settings: &Arc<ServerSettings>) {
         self.settings.store(Arc::clone(settings));
     }

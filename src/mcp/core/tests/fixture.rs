@@ -161,6 +161,9 @@ pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {
         timeout: Duration::from_secs(20),
         containers: vec!["*".into()],
         scope: Scope::Container,
+        classification: None,
+        resources: Vec::new(),
+        prompts: Vec::new(),
         place: Place { line: 1, column: 1 },
     })
 }

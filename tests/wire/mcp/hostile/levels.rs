@@ -115,8 +115,11 @@ fn a_clients_text_reaches_only_closed_world_servers_after_the_level_rose() {
             for tool in TOOLS {
                 overrides[format!("kb:{tool}")]["annotations"] = hints.clone();
             }
+            let mut mount = server.mount();
+            // Otherwise, the resource and the prompt would be confidential, as `echo` is.
+            mount["classification"] = "Public".into();
             let mut gateway = Gateway::start(&json!({
-                "mcpServers": { "kb": server.mount() }, "overrides": overrides,
+                "mcpServers": { "kb": mount }, "overrides": overrides,
             }));
             let client = Client::open(&gateway, era).wait_for(&["kb_echo", "kb_ask"]);
             for (method, params) in &requests {
@@ -142,6 +145,47 @@ fn a_clients_text_reaches_only_closed_world_servers_after_the_level_rose() {
                         assert_eq!(server.of(method).len(), reached);
                     }
                 }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_confidential_resource_or_prompt_raises_the_level_before_the_server_gets_the_request() {
+    let named =
+        json!({ "resources": { "note://*": "Confidential" }, "prompts": { "greet": "Secret" } });
+    let of_server = json!({ "classification": "Confidential" });
+    let of_tool = json!({});
+    let requests = [
+        ("resources/read", json!({ "uri": URI })),
+        ("resources/read", json!({ "uri": "NOTE://First" })),
+        ("prompts/get", json!({ "name": "kb_greet" })),
+    ];
+    each_row(ERAS, |era| {
+        for entry in [&named, &of_server, &of_tool] {
+            let server = library(None);
+            let mut mount = server.mount();
+            let entries = entry.as_object().unwrap().clone();
+            mount.as_object_mut().unwrap().extend(entries);
+            let mut overrides = json!({});
+            if *entry == of_tool {
+                overrides = json!({ "kb:echo": { "classification": "Confidential" } });
+            }
+            let gateway = Gateway::start(&json!({
+                "mcpServers": { "kb": mount }, "overrides": overrides,
+            }));
+            let client = Client::open(&gateway, era).wait_for(&["kb_ask", "kb_work"]);
+            for (method, params) in &requests {
+                if *entry != of_server {
+                    text(&client.call("kb_cancelled", json!({})));
+                }
+                let reached = server.of(method).len();
+                let answer = client.request(method, params.clone());
+                assert!(answer["result"].is_object(), "{answer}");
+                assert_eq!(server.of(method).len(), reached + 1);
+                assert_code(&client.call("kb_cancelled", json!({})), DENIED);
+                assert_code(&client.request(method, params.clone()), DENIED);
+                gateway.operate("/internal/containers/sandbox/reset");
             }
         }
     });
