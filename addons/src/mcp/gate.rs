@@ -17,7 +17,7 @@ use super::settings::{OverrideRule, ServerSettings};
 use super::{Mcp, TOOLS_CALL};
 use crate::contract::{
     Annotations, Code, Container, Definition, Denial, Direction, Flow, Frame, FrameBody, FrameKind,
-    Level, RpcOutcome, Verdict,
+    Level, RpcOutcome, Standing, Verdict,
 };
 use crate::raw_json::Members;
 

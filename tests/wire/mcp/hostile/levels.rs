@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use testkit::each_row;
 
 use super::super::library::{TOOLS, URI, library};
-use super::client::{Client, DENIED, ERAS, Era, Events, Gateway, SECOND, assert_code, text};
+use super::client::{Client, DENIED, ERAS, Era, Events, FIRST, Gateway, SECOND, assert_code, text};
 use super::server::{McpServer, tool};
 use crate::rules::{ends, streaming};
 use crate::streaming::open_websocket;
-use crate::support::{Origin, assert_closes, handshake, tls_config_trusting};
+use crate::support::{Origin, SOON, assert_closes, eventually, handshake, tls_config_trusting};
 
 /// Bound on the time from a rise of the level to the end of the flows that the new level forbids.
 const IN_FORCE: Duration = Duration::from_secs(5);
@@ -71,6 +71,40 @@ fn a_tool_hidden_by_the_level_is_denied_to_a_client_with_an_old_list() {
         );
         text(&client.call("kb_mail", json!({})));
     });
+}
+
+#[test]
+fn a_level_outlives_the_lease_that_a_container_let_expire_until_an_operator_resets_it() {
+    let server = McpServer::start(vec![closed("secrets"), tool("mail")]);
+    let gateway = gateway(&server);
+    let proxy = &gateway.proxy;
+    let register = |lifetime| proxy.register_for(lifetime, FIRST, "sandbox");
+    let denied = || {
+        let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_secrets"]);
+        assert_code(&client.call("kb_mail", json!({})), DENIED);
+    };
+    register(Duration::from_secs(600));
+    let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_secrets", "kb_mail"]);
+    text(&client.call("kb_secrets", json!({})));
+    // As with a stopped launcher, which renews its lease only when it continues.
+    register(Duration::from_secs(2));
+    let show = || proxy.admin("GET", "/internal/containers/sandbox", None);
+    eventually("the lease expires", SOON, || show().status == 404);
+    register(Duration::from_secs(600));
+    denied();
+    proxy.register_as(json!({
+        "container_id": "sandbox", "container_ip": FIRST, "repos": ["other/repository"],
+    }));
+    denied();
+    assert_eq!(
+        proxy
+            .admin("DELETE", "/internal/containers/sandbox", None)
+            .status,
+        200
+    );
+    register(Duration::from_secs(600));
+    let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_mail"]);
+    text(&client.call("kb_mail", json!({})));
 }
 
 #[test]
