@@ -14,7 +14,8 @@ use crate::raw_json::{Members, Node};
 
 impl McpSettings {
     /// The classification of the data in a message to or from a server: the result of its tool, its
-    /// resource, its prompt, or the result of an unknown method. A response has that of its tool.
+    /// resource, its prompt, or the result of an unknown method. A response has that of its tool. A
+    /// server's message to the client that belongs to no tool has the server's own, if it is set.
     pub(super) fn classification(
         &self,
         server: &Arc<str>,
@@ -29,6 +30,7 @@ impl McpSettings {
                 let default = self.default_classification(server, container);
                 of_tool.max(named_classification(server, default, frame))
             }
+            Some(server) if is_unattributed(frame) => server.classification.unwrap_or_default(),
             _ => of_tool,
         }
     }
@@ -74,6 +76,13 @@ fn asks_for_data(frame: &Frame) -> bool {
         }
         Direction::ToClient => &*frame.method == "notifications/resources/updated",
     }
+}
+
+/// Whether a message is a server's request or notification that belongs to no tool.
+fn is_unattributed(frame: &Frame) -> bool {
+    frame.direction == Direction::ToClient
+        && frame.kind != FrameKind::Response
+        && frame.definition.is_none()
 }
 
 /// The classification of the resource or the prompt that a message names. The highest of the

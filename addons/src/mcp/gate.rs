@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 
 use super::call::{self, PreparedCall};
 use super::client_text::carries_text;
+use super::definition::is_blocked;
 use super::denials::{DENY_CONTINUE, Target, accept_command, unknown_server, unknown_tool};
-use super::exposed::is_blocked;
 use super::input::Question;
 use super::level;
 use super::policies::check_latch;
@@ -16,8 +16,8 @@ use super::ruling::record;
 use super::settings::{OverrideRule, ServerSettings};
 use super::{Mcp, TOOLS_CALL};
 use crate::contract::{
-    Annotations, Code, Container, Definition, Denial, Direction, Flow, Frame, FrameBody, FrameKind,
-    Level, RpcOutcome, Standing, Verdict,
+    Code, Container, Definition, Denial, Direction, Flow, Frame, FrameBody, FrameKind, Level,
+    RpcOutcome, Standing, Verdict,
 };
 use crate::raw_json::Members;
 
@@ -292,7 +292,8 @@ impl Mcp {
         }
         let before = flow.record().mcp.as_ref().and_then(|mcp| mcp.decision);
         let definition = frame.definition.as_deref();
-        let annotations = definition.map(|definition| self.hints(container, target, definition));
+        let hints = |tool| self.settings.hints(&target.server, &container.id, tool);
+        let annotations = definition.map(hints);
         let request = flow.take_slot::<JudgedParams>();
         let (params, response) = match &frame.body {
             FrameBody::Params(params) => (params.as_deref(), None),
@@ -319,19 +320,6 @@ impl Mcp {
 
     fn server(&self, name: &Arc<str>) -> Option<&ServerSettings> {
         self.settings.servers.get(name).map(|server| &**server)
-    }
-
-    /// The effective hints of a tool for a container.
-    pub(super) fn hints(
-        &self,
-        container: &Container,
-        target: &Target,
-        definition: &Definition,
-    ) -> Annotations {
-        let settings = &self.settings;
-        let rule = settings.override_of(&target.server, &definition.name, &container.id);
-        let server = self.server(&target.server);
-        level::hints(server, rule.map(|rule| &**rule), definition)
     }
 
     /// Raises the container's level to the classification of a message's data. The level is on disk

@@ -19,7 +19,7 @@ impl ServerSettings {
 
     /// Whether `openWorldHint: false` in the definitions of the server's tools counts. Where the
     /// server's process could send data out, only the operator can say that a tool does not.
-    pub(super) fn may_say_closed_world(&self) -> bool {
+    pub fn may_say_closed_world(&self) -> bool {
         match &self.kind {
             ServerKind::Stdio(process) => !process.has_way_out(),
             // The definitions of its tools are part of the gateway.

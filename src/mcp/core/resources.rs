@@ -72,7 +72,7 @@ impl Core {
         match target.pooled.session.version().era() {
             Era::Legacy => {
                 self.forward(request, &target, &[]).await?;
-                let (known, _) = lease.sessions.get(caller, &target.mount, &target.pooled);
+                let (known, _) = lease.sessions.get(&target.mount, &target.pooled);
                 known.subscribed.lock().insert(Arc::clone(&uri));
             }
             // The call of `interest_changed` below sends the server the subscription, in a

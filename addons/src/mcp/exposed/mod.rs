@@ -7,9 +7,10 @@ mod rewrite;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::definition::is_blocked;
 use super::level;
-use super::settings::{McpSettings, OnChange, OverrideRule, ServerSettings};
-use crate::contract::{Container, Definition, Pin};
+use super::settings::{McpSettings, OverrideRule, ServerSettings};
+use crate::contract::{Container, Definition};
 
 pub use prompts::{ExposedPrompt, ExposedPrompts};
 
@@ -160,11 +161,6 @@ impl ExposedTool {
         let rewritten = self.rewritten.as_deref();
         rewritten.unwrap_or_else(|| self.definition.raw.get())
     }
-}
-
-/// Whether a tool is blocked until an operator accepts its definition.
-pub(super) fn is_blocked(settings: &McpSettings, definition: &Definition) -> bool {
-    definition.pin == Pin::Changed && settings.on_definition_change == OnChange::Deny
 }
 
 /// A tool with a valid exposed name. Another tool may have the same exposed name.

@@ -11,7 +11,8 @@ use addons::contract::{
     Unavailable, names,
 };
 use addons::mcp::{
-    Confine, HiddenValue, McpMetrics, McpSettings, Scope, ServerKind, ServerSettings, StdioSettings,
+    Confine, HiddenValue, McpMetrics, McpSettings, OverrideRule, Scope, ServerKind, ServerSettings,
+    StdioSettings,
 };
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -58,6 +59,8 @@ pub struct Judge {
     /// For each judged message, the method and the length of [`Frame::tools`]; `None` if the core
     /// attached no tools. The method of a response is written as `answer to METHOD`.
     pub tools: Mutex<Vec<(String, Option<usize>)>>,
+    /// The method of the requests that are redacted, and the params that replace theirs.
+    pub redacted: Mutex<Option<(&'static str, Value)>>,
 }
 
 impl Addon for Judge {
@@ -76,6 +79,11 @@ impl Addon for Judge {
             .denied_once
             .lock()
             .take_if(|method| *method == &*frame.method);
+        if let Some((method, params)) = &*self.redacted.lock()
+            && *method == &*frame.method
+        {
+            frame.body = FrameBody::Params(to_raw_value(params).ok());
+        }
         if once.is_some() || self.denied.lock().contains(&&*frame.method) {
             let denial = Denial::new(Code::PolicyDeniedContinue, "No");
             return Err(denial.with("reason", "No")).into();
@@ -224,6 +232,18 @@ impl Fixture {
             settings,
             memory,
         }
+    }
+
+    /// Says that the tool `echo` of the server `only` does not reach the open world.
+    pub fn close_echo(&self) {
+        let mut settings = McpSettings::clone(&self.settings.load());
+        let rule = OverrideRule {
+            open_world: Some(false),
+            ..OverrideRule::default()
+        };
+        let key = ("only".into(), "echo".into());
+        settings.overrides.insert(key, vec![Arc::new(rule)]);
+        self.settings.store(Arc::new(settings));
     }
 
     pub fn client(&self, version: Version) -> Arc<Caller> {

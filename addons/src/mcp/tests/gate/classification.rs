@@ -156,6 +156,29 @@ fn data_that_no_pattern_names_has_the_servers_classification_or_the_highest_of_i
 }
 
 #[test]
+fn a_servers_message_that_belongs_to_no_tool_has_the_servers_own_classification() {
+    let log = || {
+        let method = "notifications/message";
+        Frame::notification(Direction::ToClient, method, Some(raw("{}")))
+    };
+    let ask = || Frame::request(Direction::ToClient, "elicitation/create", Some(raw("{}")));
+    for (settings, expected) in [
+        (classified(Some(SECRET), &[], &[], None), SECRET),
+        (
+            classified(None, &[("kb://hr/*", SECRET)], &[], Some(SECRET)),
+            PUBLIC,
+        ),
+    ] {
+        for frame in [log(), ask()] {
+            assert_eq!(after(&settings, frame), expected);
+        }
+    }
+    // A message during a call has the classification of the called tool.
+    let settings = classified(Some(SECRET), &[], &[], Some(PUBLIC));
+    assert_eq!(after(&settings, log().of_tool(tool(FETCH))), PUBLIC);
+}
+
+#[test]
 fn a_tool_without_a_classification_has_that_of_its_server() {
     for (of_server, of_tool, expected) in [
         (Some(CONFIDENTIAL), None, CONFIDENTIAL),
