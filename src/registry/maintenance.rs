@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Containers, Unavailable};
+use addons::contract::{Container, Containers, Unavailable};
 use time::OffsetDateTime;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
@@ -113,15 +113,13 @@ impl Registry {
         prune: bool,
     ) -> Result<(), StoreError> {
         let expired = std::mem::take(&mut *self.found_expired.lock());
-        if !expired.is_empty()
-            && let Err(error) = tracked.store.end(&expired)
-        {
+        if let Err(error) = delete_expired(tracked, &expired) {
             self.found_expired.lock().extend(expired);
             return Err(error);
         }
-        let again = self.view.replacements_for_early_ends(now);
+        let mut again = self.view.replacements_for_early_ends(now);
         if !again.is_empty() {
-            tracked.store.begin(&again)?;
+            tracked.begin(&mut again)?;
             for lease in again {
                 self.view.insert(lease);
             }
@@ -130,7 +128,7 @@ impl Registry {
             .view
             .filter(|container| !tracked.is_standing_stored(container))
         {
-            tracked.set_standing(container.lease, container.standing())?;
+            tracked.set_standing(&container.id, container.standing())?;
         }
         if prune {
             let before = now - KEPT_AFTER_EXPIRY;
@@ -197,6 +195,21 @@ impl Registry {
                 "registry unavailable: every flow is denied until it can be read"
             );
         }
+    }
+}
+
+/// Deletes leases that flows found expired; keeps their standings.
+fn delete_expired(
+    tracked: &mut TrackedStore,
+    expired: &[Arc<Container>],
+) -> Result<(), StoreError> {
+    for ended in expired {
+        tracked.keep_standing(ended)?;
+    }
+    let leases: Vec<_> = expired.iter().map(|ended| ended.lease).collect();
+    match leases.is_empty() {
+        true => Ok(()),
+        false => tracked.store.end(&leases),
     }
 }
 

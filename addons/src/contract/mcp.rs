@@ -311,6 +311,11 @@ impl CallPermit {
         Err(denial.with("reason", reason).rule("security level"))
     }
 
+    /// The container whose message the chain passed; `None` if no container is known.
+    pub fn container(&self) -> Option<&Arc<Container>> {
+        self.passed_at.as_ref().map(|(container, _)| container)
+    }
+
     /// The server that the message goes to or comes from; `None` if the gateway itself responds.
     pub fn server(&self) -> Option<&Arc<str>> {
         self.server.as_ref()

@@ -6,6 +6,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
+use super::settings::{McpSettings, OnChange};
 use crate::contract::{Annotations, Definition, HeldMemory, Pin};
 use crate::raw_json::{Members, Node, RawJsonError, canonical};
 
@@ -93,6 +94,11 @@ impl ListedTool {
             memory: HeldMemory::default(),
         }
     }
+}
+
+/// Whether a tool is blocked until an operator accepts its definition.
+pub(super) fn is_blocked(settings: &McpSettings, definition: &Definition) -> bool {
+    definition.pin == Pin::Changed && settings.on_definition_change == OnChange::Deny
 }
 
 fn read_annotations(tool: &Members<'_>) -> Annotations {

@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use serde_json::value::RawValue;
 use tokio::sync::watch;
 
-use super::{Caller, LogLevel, Mount, Pooled, ResourceIndex, Version};
+use super::{Caller, LogLevel, Mount, Pooled, ResourceIndex};
 
 /// The resources that a `subscriptions/listen` stream covers besides the lists.
 pub(super) type Uris = BTreeSet<Arc<str>>;
@@ -21,9 +20,6 @@ pub(super) struct KnownSessions(Mutex<Vec<Arc<KnownSession>>>);
 pub(super) struct KnownSession {
     pooled: Weak<Pooled>,
     pub mount: Weak<Mount>,
-    /// The revision and the capabilities of the session's clients.
-    version: Version,
-    capabilities: Arc<RawValue>,
     /// Held while a task sends the server changed subscriptions or a changed level.
     pub updating: tokio::sync::Mutex<()>,
     /// The subscribed URIs that were compared with the server's lists.
@@ -78,10 +74,6 @@ impl KnownSession {
         (!pooled.session.ended().is_cancelled()).then_some(pooled)
     }
 
-    fn is_for(&self, caller: &Caller) -> bool {
-        caller.is_like(self.version, &self.capabilities)
-    }
-
     fn is(&self, pooled: &Arc<Pooled>) -> bool {
         std::ptr::eq(self.pooled.as_ptr(), Arc::as_ptr(pooled))
     }
@@ -89,12 +81,7 @@ impl KnownSession {
 
 impl KnownSessions {
     /// Finds or creates the record of a session; `true` if the record is new.
-    pub fn get(
-        &self,
-        caller: &Caller,
-        mount: &Arc<Mount>,
-        pooled: &Arc<Pooled>,
-    ) -> (Arc<KnownSession>, bool) {
+    pub fn get(&self, mount: &Arc<Mount>, pooled: &Arc<Pooled>) -> (Arc<KnownSession>, bool) {
         let mut sessions = self.0.lock();
         if let Some(known) = sessions.iter().find(|known| known.is(pooled)) {
             return (Arc::clone(known), false);
@@ -103,8 +90,6 @@ impl KnownSessions {
         let known = Arc::new(KnownSession {
             pooled: Arc::downgrade(pooled),
             mount: Arc::downgrade(mount),
-            version: caller.version,
-            capabilities: Arc::clone(&caller.capabilities),
             updating: tokio::sync::Mutex::default(),
             compared: Mutex::default(),
             subscribed: Mutex::default(),
@@ -118,9 +103,11 @@ impl KnownSessions {
     /// The open sessions for clients with the caller's revision and capabilities.
     pub fn open(&self, caller: &Caller) -> Vec<(Arc<KnownSession>, Arc<Pooled>)> {
         let sessions = self.0.lock();
-        let open = sessions.iter().filter(|known| known.is_for(caller));
-        open.filter_map(|known| Some((Arc::clone(known), known.pooled()?)))
-            .collect()
+        let open = sessions.iter().filter_map(|known| {
+            let pooled = known.pooled().filter(|pooled| pooled.serves(caller))?;
+            Some((Arc::clone(known), pooled))
+        });
+        open.collect()
     }
 
     /// Forgets all sessions, and ends their `subscriptions/listen` streams.

@@ -230,13 +230,37 @@ fn record_end<T>(live: &mut LiveFlow, judged: &Result<T, Denial>) {
     }
 }
 
-/// The members of a request's params.
+/// The members of a request's params that the gateway routes by, or changes.
+const READ: [&str; 8] = [
+    "name",
+    "arguments",
+    "uri",
+    "ref",
+    "task",
+    "inputResponses",
+    "requestState",
+    "_meta",
+];
+
+/// The members of a request's params. Refuses other spellings of [`READ`].
 fn members(request: &ClientRequest) -> Result<Members<'_>, RpcError> {
-    match request.params.as_deref() {
-        Some(params) => {
-            Members::read(params).map_err(|_| invalid_params("params is not an object"))
+    let Some(params) = request.params.as_deref() else {
+        return Ok(Members::default());
+    };
+    let members = Members::read(params).map_err(|_| invalid_params("params is not an object"))?;
+    refuse_other_spellings(&members, &READ)?;
+    Ok(members)
+}
+
+/// Refuses an object with another spelling of one of these keys: a server that ignores case might
+/// read it instead of the key by which the chain judged the request.
+fn refuse_other_spellings(members: &Members<'_>, keys: &[&str]) -> Result<(), RpcError> {
+    match members.other_spelling(keys) {
+        Some(key) => {
+            let why = "a server that ignores case would confuse it with another key";
+            Err(invalid_params(format!("params has {key:?}: {why}")))
         }
-        None => Ok(Members::default()),
+        None => Ok(()),
     }
 }
 

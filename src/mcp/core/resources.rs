@@ -17,7 +17,7 @@ use super::params::{edit, quote};
 use super::results::{RESOURCE_NOT_FOUND, object};
 use super::{
     Caller, ClientRequest, Core, Era, LogLevel, Mount, Outcome, ResourceIndex, invalid_params,
-    members, rpc_error,
+    members, refuse_other_spellings, rpc_error,
 };
 
 /// The most servers to which a read of an unlisted URI is sent, one after the other. Further
@@ -82,7 +82,7 @@ impl Core {
         match target.pooled.session.version().era() {
             Era::Legacy => {
                 self.forward(request, &target, &[]).await?;
-                let (known, _) = lease.sessions.get(caller, &target.mount, &target.pooled);
+                let (known, _) = lease.sessions.get(&target.mount, &target.pooled);
                 known.subscribed.lock().insert(Arc::clone(&uri));
             }
             // The call of `interest_changed` below sends the server the subscription, in a
@@ -120,6 +120,7 @@ impl Core {
         let members = members(request)?;
         let reference = members.members("ref").ok().flatten();
         let reference = reference.ok_or_else(|| invalid_params("ref is missing"))?;
+        refuse_other_spellings(&reference, &["type", "name", "uri"])?;
         let kind = reference.text("type").unwrap_or_default();
         let (settings, name, changed) = match &*kind {
             "ref/prompt" => {

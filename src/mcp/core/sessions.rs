@@ -30,11 +30,16 @@ impl Core {
         caller: &Arc<Caller>,
         mount: &Arc<Mount>,
     ) -> Result<Arc<Pooled>, MountError> {
-        let pooled = mount.session(caller).await?;
+        let pooled = match self.is_excluded(caller, mount) {
+            // What the client declares would reach the open world in the handshake.
+            true => mount.undeclared_session(caller).await?,
+            false => mount.session(caller).await?,
+        };
         let lease = Lease::of(&caller.container);
-        let (known, is_new) = lease.sessions.get(caller, mount, &pooled);
+        let (known, is_new) = lease.sessions.get(mount, &pooled);
         let has_clients = || {
-            !lease.attached_like(caller).is_empty() || !lease.preferences_like(caller).is_empty()
+            let is_served = |caller: &Caller| pooled.serves(caller);
+            !lease.attached_if(is_served).is_empty() || !lease.preferences_if(is_served).is_empty()
         };
         if is_new && has_clients() {
             let (core, caller) = (Arc::clone(self), Arc::clone(caller));
@@ -42,6 +47,20 @@ impl Core {
                 .spawn(async move { core.update_session(&known, &caller).await });
         }
         Ok(pooled)
+    }
+
+    /// Whether nothing that a client chooses may reach a server outside tool calls: the container's
+    /// level excludes the open world, and the server may reach it.
+    fn is_excluded(&self, caller: &Caller, mount: &Arc<Mount>) -> bool {
+        let container = &caller.container;
+        if !container.level().excludes_open_world() {
+            return false;
+        }
+        let (settings, server) = ((self.rules)().settings, mount.settings());
+        let tools = mount.known(container).tools;
+        let tools = tools.as_deref().unwrap_or_default();
+        !server.may_say_closed_world()
+            && !settings.is_closed_world(&server.name, &container.id, tools)
     }
 
     /// The lowest severity of log messages that the client wants; `None` if it set none.
@@ -90,15 +109,20 @@ impl Core {
     }
 
     /// Makes the subscriptions and the log level in a session equal to those that the clients of
-    /// the session want. Sends the server only the differences.
+    /// the session want. Sends the server only the differences, and nothing to an
+    /// [excluded](Self::is_excluded) server.
     async fn update_session(self: &Arc<Self>, known: &Arc<KnownSession>, caller: &Arc<Caller>) {
         let (Some(pooled), Some(mount)) = (known.pooled(), known.mount.upgrade()) else {
             return;
         };
+        if self.is_excluded(caller, &mount) {
+            return;
+        }
         let _updating = known.updating.lock().await;
         let lease = Lease::of(&caller.container);
-        let clients = lease.attached_like(caller);
-        let preferences = lease.preferences_like(caller);
+        let is_served = |caller: &Caller| pooled.serves(caller);
+        let clients = lease.attached_if(is_served);
+        let preferences = lease.preferences_if(is_served);
         let mut all: BTreeSet<_> = clients.iter().flat_map(|one| one.uris()).collect();
         all.extend(preferences.iter().flat_map(|one| one.uris()));
         let server = mount.settings();
@@ -179,11 +203,13 @@ impl Core {
         let Some(level) = caller.log_level else {
             return;
         };
-        if target.pooled.session.version().era() == Era::Modern {
+        if target.pooled.session.version().era() == Era::Modern
+            || self.is_excluded(caller, &target.mount)
+        {
             return;
         }
         let lease = Lease::of(&caller.container);
-        let (known, _) = lease.sessions.get(caller, &target.mount, &target.pooled);
+        let (known, _) = lease.sessions.get(&target.mount, &target.pooled);
         let is_sent = known.level.lock().is_some_and(|sent| sent <= level);
         if !is_sent {
             let _updating = known.updating.lock().await;

@@ -82,7 +82,7 @@ impl Catalog {
             news: Arc::clone(&clients.news),
             server: Arc::clone(&mount.settings().name),
             session,
-            capabilities: Arc::clone(&clients.capabilities),
+            capabilities: Arc::clone(&clients.key.capabilities),
             container: Mutex::new(clients.requested_by.clone()),
             acceptances: AtomicU64::new(mount.acceptances.load(Ordering::Relaxed)),
             mount: Arc::clone(mount),

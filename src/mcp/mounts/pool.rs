@@ -83,9 +83,9 @@ impl Mounts {
         ListChanges::of(&LeaseMounts::of(container).news, &self.common.news)
     }
 
-    /// Applies changed settings. A server keeps its sessions if nothing changed except `prefix` and
-    /// its place in the file. The sessions of other changed servers and of removed servers end once the
-    /// requests under way are answered, or after 10 s.
+    /// Applies changed settings. A server keeps its sessions if nothing changed except `prefix`, the
+    /// classifications and its place in the file. The sessions of other changed servers and of
+    /// removed servers end once the requests under way are answered, or after 10 s.
     pub fn apply(&self, servers: &Servers) {
         let before = self.mounts.load_full();
         let mut now = BTreeMap::new();

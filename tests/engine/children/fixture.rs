@@ -293,6 +293,9 @@ pub fn mounted(name: &str, settings: StdioSettings) -> ServerSettings {
         timeout: Duration::from_secs(20),
         containers: vec!["*".into()],
         scope: Scope::Container,
+        classification: None,
+        resources: Vec::new(),
+        prompts: Vec::new(),
         place: Place { line: 1, column: 1 },
     }
 }

@@ -8,9 +8,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::definition::is_blocked;
 use super::level;
-use super::settings::{McpSettings, OnChange, OverrideRule, ServerSettings};
-use crate::contract::{Container, Definition, Pin};
+use super::settings::{McpSettings, OverrideRule, ServerSettings};
+use crate::contract::{Container, Definition};
 
 pub use names::Problem;
 pub use prompts::{ExposedPrompt, ExposedPrompts};
@@ -156,7 +157,7 @@ impl Exposed {
             server: Arc::clone(candidate.server),
             definition: Arc::clone(definition),
             is_listed: !is_blocked(settings, definition)
-                && !level::denies(container, rule, definition),
+                && !level::denies(container, Some(&**candidate.server), rule, definition),
             change,
         });
     }
@@ -168,11 +169,6 @@ impl ExposedTool {
     pub fn json(&self) -> Cow<'_, str> {
         self.change.apply(&self.definition, &self.name)
     }
-}
-
-/// Whether a tool is blocked until an operator accepts its definition.
-pub(super) fn is_blocked(settings: &McpSettings, definition: &Definition) -> bool {
-    definition.pin == Pin::Changed && settings.on_definition_change == OnChange::Deny
 }
 
 /// A tool with a valid exposed name. Another tool may have the same exposed name.

@@ -10,10 +10,10 @@ use http::{Uri, uri};
 
 use super::{
     Confine, E2bSettings, HiddenValue, HttpSettings, HttpTransport, Scope, ServerKind,
-    ServerSettings, StdioSettings, coding, containers, ignored,
+    ServerSettings, StdioSettings, coding, containers, ignored, level,
 };
 use crate::contract::settings::{Fields, Setting};
-use crate::contract::{Authority, Endpoint, Host, Scheme, UrlSecrets};
+use crate::contract::{Authority, Endpoint, Host, Level, Scheme, UrlSecrets};
 
 /// Names that are reserved for servers of the gateway itself.
 const RESERVED: [&str; 2] = ["policy", "loop"];
@@ -157,8 +157,19 @@ fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<Serv
         timeout,
         containers,
         scope,
+        classification: fields.optional("classification", level),
+        resources: levels(fields, "resources"),
+        prompts: levels(fields, "prompts"),
         place: at.place(),
     })
+}
+
+/// Reads the classifications of resources or prompts, by pattern.
+fn levels(fields: &Fields<'_>, key: &'static str) -> Vec<(Arc<str>, Level)> {
+    let entries = fields.find(key).and_then(|at| at.entries());
+    let entries = entries.into_iter().flatten();
+    let read = entries.filter_map(|(key, at)| Some((key.name.as_str().into(), level(at)?)));
+    read.collect()
 }
 
 /// Reads a duration, or a plain number, which MCP clients write in seconds or in milliseconds.

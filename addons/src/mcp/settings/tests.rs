@@ -61,6 +61,46 @@ fn http(server: &ServerSettings) -> &HttpSettings {
 }
 
 #[test]
+fn classifications_of_servers_resources_and_prompts_are_read() {
+    let settings = read(
+        r#"
+mcpServers:
+  kb:
+    url: https://kb.example.com/mcp
+    classification: Confidential
+    resources: { "kb://hr/*": Secret, "kb://open/*": Public }
+    prompts: { review: Secret }
+  plain: { url: https://kb.example.com/mcp }
+overrides:
+  "kb:search": { rename: search }
+  "kb:open": { classification: Public }
+"#,
+    );
+    let kb = &settings.servers["kb"];
+    assert_eq!(kb.classification, Some(Level::Confidential));
+    let secret = |pattern: &str| (pattern.into(), Level::Secret);
+    let open = ("kb://open/*".into(), Level::Public);
+    assert_eq!(kb.resources, [secret("kb://hr/*"), open]);
+    assert_eq!(kb.prompts, [secret("review")]);
+    let plain = &settings.servers["plain"];
+    assert_eq!((plain.classification, plain.resources.len()), (None, 0));
+    let rule = |tool: &str| settings.overrides[&("kb".into(), tool.into())][0].classification;
+    assert_eq!(rule("search"), Level::Confidential);
+    assert_eq!(rule("open"), Level::Public);
+    let errors = read_with(
+        "mcpServers:\n  kb:\n    url: https://kb.example.com/mcp\n    classification: secret\n    \
+         resources: { \"a*\": high }\n    prompts: [a]",
+        &[],
+    );
+    let errors = errors.unwrap_err();
+    let places = ["4:21", "5:24", "6:14"];
+    assert_eq!(errors.len(), places.len(), "{errors:?}");
+    for (error, place) in errors.iter().zip(places) {
+        assert!(error.contains(place), "{error}");
+    }
+}
+
+#[test]
 fn a_file_without_servers_mounts_none() {
     assert_eq!(read("version: 1"), McpSettings::default());
 }

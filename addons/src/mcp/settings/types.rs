@@ -32,7 +32,7 @@ pub struct McpSettings {
 pub type OverrideRules = BTreeMap<(Arc<str>, Arc<str>), Vec<Arc<OverrideRule>>>;
 
 /// The settings of one MCP server. The server's sessions survive a reload that changes at most
-/// `prefix` and `place`.
+/// `prefix`, `place` and the classifications.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSettings {
     /// The server's name: `[a-z0-9-]+`.
@@ -47,6 +47,13 @@ pub struct ServerSettings {
     pub containers: Vec<Arc<str>>,
     /// Whether containers share the server's sessions.
     pub scope: Scope,
+    /// The classification of its tools, resources and prompts for which the file sets no other.
+    /// `None`: tools are `Public`, and resources and prompts have the highest one of its tools.
+    pub classification: Option<Level>,
+    /// The classifications of resources, by patterns of URIs in which `*` matches any text.
+    pub resources: Vec<(Arc<str>, Level)>,
+    /// The classifications of prompts, by patterns of the server's own names for them.
+    pub prompts: Vec<(Arc<str>, Level)>,
     /// Its place in the file.
     pub place: Place,
 }

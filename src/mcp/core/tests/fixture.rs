@@ -11,7 +11,8 @@ use addons::contract::{
     Unavailable, names,
 };
 use addons::mcp::{
-    Confine, HiddenValue, McpMetrics, McpSettings, Scope, ServerKind, ServerSettings, StdioSettings,
+    Confine, HiddenValue, McpMetrics, McpSettings, OverrideRule, Scope, ServerKind, ServerSettings,
+    StdioSettings,
 };
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -62,6 +63,8 @@ pub struct Judge {
     pub memory: OnceLock<Arc<Account>>,
     /// The reserved memory while each answer of a client was judged, in bytes.
     pub reserved: Mutex<Vec<usize>>,
+    /// The method of the requests that are redacted, and the params that replace theirs.
+    pub redacted: Mutex<Option<(&'static str, Value)>>,
 }
 
 impl Addon for Judge {
@@ -80,6 +83,11 @@ impl Addon for Judge {
             .denied_once
             .lock()
             .take_if(|method| *method == &*frame.method);
+        if let Some((method, params)) = &*self.redacted.lock()
+            && *method == &*frame.method
+        {
+            frame.body = FrameBody::Params(to_raw_value(params).ok());
+        }
         if once.is_some() || self.denied.lock().contains(&&*frame.method) {
             let denial = Denial::new(Code::PolicyDeniedContinue, "No");
             return Err(denial.with("reason", "No")).into();
@@ -168,6 +176,9 @@ pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {
         timeout: Duration::from_secs(20),
         containers: vec!["*".into()],
         scope: Scope::Container,
+        classification: None,
+        resources: Vec::new(),
+        prompts: Vec::new(),
         place: Place { line: 1, column: 1 },
     })
 }
@@ -229,6 +240,18 @@ impl Fixture {
             settings,
             memory,
         }
+    }
+
+    /// Says that the tool `echo` of the server `only` does not reach the open world.
+    pub fn close_echo(&self) {
+        let mut settings = McpSettings::clone(&self.settings.load());
+        let rule = OverrideRule {
+            open_world: Some(false),
+            ..OverrideRule::default()
+        };
+        let key = ("only".into(), "echo".into());
+        settings.overrides.insert(key, vec![Arc::new(rule)]);
+        self.settings.store(Arc::new(settings));
     }
 
     pub fn client(&self, version: Version) -> Arc<Caller> {

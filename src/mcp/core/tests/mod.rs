@@ -2,6 +2,7 @@ mod bridging;
 mod changes;
 mod double;
 mod fixture;
+mod handshakes;
 mod levels;
 mod memory;
 mod properties;
