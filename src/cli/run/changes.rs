@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::fingerprint::{Fingerprint, Fingerprints};
 use super::git_directory;
@@ -11,6 +12,8 @@ use super::search::{Found, exists};
 
 /// Limit on the changes that are listed separately in a directory that the host obeys as a whole.
 const MAX_LISTED: usize = 5;
+/// The time that git has to list all indexes.
+const GIT_WAIT: Duration = Duration::from_secs(30);
 
 /// What happened to a file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +68,11 @@ impl Start {
         let outer = trees.iter().zip(trees.iter().skip(1));
         let outer = outer.filter(|(tree, next)| next.starts_with(tree));
         let outer = outer.filter_map(|(tree, _)| Some((tree, git.as_ref()?)));
-        let entered =
-            outer.map(|(tree, git)| (tree.to_path_buf(), git_directory::entered(git, tree)));
+        let deadline = Instant::now() + GIT_WAIT;
+        let entered = outer.map(|(tree, git)| {
+            let entered = git_directory::entered(git, tree, deadline);
+            (tree.to_path_buf(), entered)
+        });
         Self {
             entered: entered.collect(),
             fingerprints,
@@ -76,21 +82,23 @@ impl Start {
     }
 
     /// Compares with the files that another search has found at the end. `before` is the search at
-    /// the start.
-    pub fn changes(&self, before: &Found, now: &Found) -> BTreeMap<PathBuf, Change> {
+    /// the start. First come repositories and what the host obeys at once, so that no number of
+    /// other files can displace them from the list.
+    pub fn changes(&self, before: &Found, now: &Found) -> Vec<(PathBuf, Change)> {
         let was_protected = |path: &Path| {
             let mut above = path.ancestors();
             above.any(|above| before.read_only.contains(above))
         };
         let new = now.repositories.difference(&before.repositories);
-        let new: BTreeSet<&PathBuf> = new.filter(|path| !was_protected(path)).collect();
+        let new = new.map(PathBuf::as_path);
+        let new: BTreeSet<&Path> = new.filter(|path| !was_protected(path)).collect();
         let is_in_new = |path: &Path| {
             let mut above = path.ancestors().skip(1);
-            above.any(|above| new.contains(&above.to_owned()))
+            above.any(|above| new.contains(above))
         };
-        let protected = now.read_only.iter();
+        let protected = now.read_only.iter().map(PathBuf::as_path);
         let protected = protected.filter(|path| exists(path) && !was_protected(path));
-        let mut changes = BTreeMap::new();
+        let mut first: BTreeMap<_, _> = self.newly_entered().into_iter().collect();
         for path in new.iter().copied().chain(protected) {
             // A link that became a file was compared at the start.
             let change = match self.files.contains_key(path) {
@@ -98,19 +106,22 @@ impl Start {
                 false => Some(Change::Made),
             };
             if let Some(change) = change.filter(|_| !is_in_new(path)) {
-                changes.insert(path.clone(), change);
+                first.insert(path.to_owned(), change);
             }
         }
 
+        let mut changes = BTreeMap::new();
         let mut below: BTreeMap<&PathBuf, Vec<(&PathBuf, Change)>> = BTreeMap::new();
         for (path, obeyed) in &now.compared {
             let existed = self.files.contains_key(obeyed)
                 || before.compared_directories.contains(obeyed)
                 || before.read_only.contains(obeyed);
-            let is_known = is_in_new(path) || was_protected(path);
-            let Some(change) = self.change(path).filter(|_| !is_known) else {
+            let Some(change) = self.change(path) else {
                 continue;
             };
+            if is_in_new(path) || was_protected(path) {
+                continue;
+            }
             if change == Change::Made && !existed {
                 changes.insert(obeyed.clone(), change);
             } else {
@@ -133,8 +144,8 @@ impl Start {
                 changes.extend(listed.map(|(path, change)| (path.clone(), change)));
             }
         }
-        changes.extend(self.newly_entered());
-        changes
+        changes.retain(|path, _| !first.contains_key(path));
+        first.into_iter().chain(changes).collect()
     }
 
     fn change(&self, path: &Path) -> Option<Change> {
@@ -147,19 +158,25 @@ impl Start {
         })
     }
 
-    /// The repositories that an index names since the start, and indexes that grew too large.
+    /// The repositories that an index names since the start, and indexes that cannot be read any
+    /// more.
     fn newly_entered(&self) -> Vec<(PathBuf, Change)> {
         let mut new = Vec::new();
+        let deadline = Instant::now() + GIT_WAIT;
         for (tree, before) in &self.entered {
-            let (Some(git), Some(before)) = (&self.git, before) else {
+            let Some(git) = &self.git else {
                 continue;
             };
-            match git_directory::entered(git, tree) {
-                Some(now) => {
+            match (before, git_directory::entered(git, tree, deadline)) {
+                (Some(before), Some(now)) => {
                     let now = now.difference(before).cloned();
                     new.extend(now.map(|path| (path, Change::Entered)));
                 }
-                None => new.push((tree.join(".git/index"), Change::Changed)),
+                (None, Some(now)) => {
+                    new.extend(now.into_iter().map(|path| (path, Change::Entered)))
+                }
+                (Some(_), None) => new.push((tree.join(".git/index"), Change::Changed)),
+                (None, None) => {}
             }
         }
         new

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
@@ -43,8 +44,14 @@ struct Setting {
 
 /// Returns what configuration files, and the files that they include, name for a work tree and its
 /// git directory. Conditional includes count always, since the command may change the branch on
-/// which the condition depends.
-pub fn named(files: impl IntoIterator<Item = PathBuf>, git: &Path, tree: &Path) -> BTreeSet<Named> {
+/// which the condition depends. A file that is a symbolic link is read if `follows` returns true for
+/// it.
+pub fn named(
+    files: impl IntoIterator<Item = PathBuf>,
+    git: &Path,
+    tree: &Path,
+    follows: impl Fn(&Path) -> bool,
+) -> BTreeSet<Named> {
     let mut named = BTreeSet::new();
     let mut known = BTreeSet::new();
     let mut next: Vec<PathBuf> = files.into_iter().collect();
@@ -52,7 +59,11 @@ pub fn named(files: impl IntoIterator<Item = PathBuf>, git: &Path, tree: &Path) 
         if known.len() >= MAX_FILES || !known.insert(file.clone()) {
             continue;
         }
-        for setting in settings(&file) {
+        let target = follows(&file).then(|| fs::canonicalize(&file).ok());
+        let target = target.flatten().unwrap_or_else(|| file.clone());
+        let text = read_start(CWD, &target, MAX_CONFIG).unwrap_or_default();
+        // The paths in a linked file begin beside the link.
+        for setting in settings(&file, &text) {
             for named_here in setting.named(git, tree) {
                 if let Named::Include(included) = &named_here {
                     next.push(included.clone());
@@ -123,8 +134,7 @@ fn path(base: &Path, value: &str) -> PathBuf {
     without_parents(&path)
 }
 
-fn settings(file: &Path) -> Vec<Setting> {
-    let text = read_start(CWD, file, MAX_CONFIG).unwrap_or_default();
+fn settings(file: &Path, text: &str) -> Vec<Setting> {
     let text = text.trim_start_matches('\u{feff}');
     let mut settings = Vec::new();
     let mut section = String::new();
@@ -210,7 +220,7 @@ impl Value {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
@@ -237,7 +247,7 @@ mod tests {
         ] {
             fs::write(tree.join(file), text).unwrap();
         }
-        let found = named([git.join("config")], &git, tree);
+        let found = named([git.join("config")], &git, tree, |_| false);
         let expected = [
             Named::Include(tree.join(".gitconfig")),
             Named::Include(tree.join(".git/more/a;b")),
@@ -252,5 +262,22 @@ mod tests {
         let is_of_user =
             |named: &Named| matches!(named, Named::Program(path) if path.ends_with("Ada/L"));
         assert!(!found.iter().any(is_of_user));
+    }
+
+    #[test]
+    fn linked_files_are_read_and_their_includes_begin_beside_the_link_unless_it_is_writable() {
+        let work = tempfile::tempdir().unwrap();
+        let at = |name: &str| work.path().join(name);
+        fs::create_dir(at("dotfiles")).unwrap();
+        fs::write(at("dotfiles/first"), "[include]\npath = more\n").unwrap();
+        fs::write(at("dotfiles/second"), "[core]\nhooksPath = hooks\n").unwrap();
+        symlink("dotfiles/first", at(".gitconfig")).unwrap();
+        symlink("dotfiles/second", at("more")).unwrap();
+        for (writable, finds) in [("none", true), (".gitconfig", false), ("more", false)] {
+            let follows = |file: &Path| !file.ends_with(writable);
+            let found = named([at(".gitconfig")], &at(".git"), work.path(), follows);
+            let hooks = Named::Hooks(at("hooks"));
+            assert_eq!(found.contains(&hooks), finds, "{writable}: {found:?}");
+        }
     }
 }

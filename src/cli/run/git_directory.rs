@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
 
 use rustix::fs::CWD;
 
@@ -58,9 +61,17 @@ pub fn config_files(git: &Path) -> Vec<PathBuf> {
 }
 
 /// The existing repositories that the index of a work tree names. `git status` in the tree executes
-/// what their settings name. `git` is the program. Empty if git fails; `None` if the index is too
-/// large.
-pub fn entered(git: &Path, tree: &Path) -> Option<BTreeSet<PathBuf>> {
+/// what their settings name. `git` is the program. `None` if git fails or has not ended at the
+/// deadline, or if the index is too large.
+pub fn entered(git: &Path, tree: &Path, deadline: Instant) -> Option<BTreeSet<PathBuf>> {
+    // git would wait for a writer of a FIFO. A new repository has no index.
+    let directory = of_tree(&tree.join(".git"));
+    for (name, may_be_missing) in [("HEAD", false), ("index", true)] {
+        let found = directory.join(name).symlink_metadata();
+        if !found.map_or(may_be_missing, |found| found.is_file()) {
+            return None;
+        }
+    }
     let mut command = Command::new(git);
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"GIT_") {
@@ -76,10 +87,26 @@ pub fn entered(git: &Path, tree: &Path) -> Option<BTreeSet<PathBuf>> {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn();
-    let Ok(mut listing) = started else {
-        return Some(BTreeSet::new());
-    };
-    let mut list = BufReader::new(listing.stdout.take()?.take(MAX_LIST));
+    let mut listing = started.ok()?;
+    let output = listing.stdout.take()?;
+    let (sender, receiver) = mpsc::channel();
+    let of_tree = tree.to_owned();
+    // The thread ends when git ends. Sending fails after the deadline.
+    thread::spawn(move || sender.send(repositories_in(output, &of_tree)));
+    let left = deadline.saturating_duration_since(Instant::now());
+    let entered = receiver.recv_timeout(left).ok().flatten();
+    if entered.is_none() {
+        // Fails if git has ended.
+        let _ = listing.kill();
+    }
+    let has_succeeded = listing.wait().is_ok_and(|status| status.success());
+    entered.filter(|_| has_succeeded)
+}
+
+/// The existing repositories in the output of `git ls-files --stage -z` in a work tree; `None` if it
+/// is too long.
+fn repositories_in(output: impl Read, tree: &Path) -> Option<BTreeSet<PathBuf>> {
+    let mut list = BufReader::new(output.take(MAX_LIST));
     let entries = list.by_ref().split(0).map_while(Result::ok);
     let named = entries.filter_map(|entry| {
         // `160000 ID STAGE<tab>PATH`, where 160000 is the mode of a repository.
@@ -89,15 +116,13 @@ pub fn entered(git: &Path, tree: &Path) -> Option<BTreeSet<PathBuf>> {
     });
     let entered = named.filter(|path| path.join(".git").exists()).collect();
     let is_whole = list.into_inner().limit() > 0;
-    // Fails if git has ended.
-    let _ = listing.kill();
-    let _ = listing.wait();
     is_whole.then_some(entered)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::Duration;
 
     use super::*;
 
@@ -119,5 +144,37 @@ mod tests {
         assert!(files.contains(&main.join("config")), "{files:?}");
         assert!(files.contains(&own.join("config.worktree")), "{files:?}");
         assert_eq!(of_tree(&main), main);
+    }
+
+    /// A FIFO in place of a file blocks git until the deadline, or for ever without one.
+    #[test]
+    fn an_index_that_git_cannot_list_is_an_error_and_does_not_block() {
+        let soon = || Instant::now() + Duration::from_secs(3);
+        let run = |directory: &Path, line: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-ec", line]).current_dir(directory);
+            assert!(command.status().unwrap().success(), "{line}");
+        };
+        for (line, is_listed) in [
+            ("", true),
+            ("rm .git/index", true),
+            ("rm .git/index; mkfifo .git/index", false),
+            ("rm .git/index; mkfifo .git/f; ln -s f .git/index", false),
+            ("rm .git/HEAD; mkfifo .git/HEAD", false),
+            (
+                "git update-index --split-index; f=$(ls .git/shared*); rm $f; mkfifo $f",
+                false,
+            ),
+            ("echo broken > .git/index", false),
+        ] {
+            let work = tempfile::tempdir().unwrap();
+            run(
+                work.path(),
+                "git init -q; echo x > file; git add file; git init -q nested",
+            );
+            run(work.path(), line);
+            let listed = entered(Path::new("git"), work.path(), soon());
+            assert_eq!(listed.is_some(), is_listed, "{line}");
+        }
     }
 }

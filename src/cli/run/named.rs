@@ -12,7 +12,7 @@ use super::git_config::{self, Named};
 use super::git_directory;
 use super::loads::{named_in, names_others};
 use super::obeyed::read_start;
-use super::search::{Found, exists};
+use super::search::{Found, exists, is_hidden};
 use super::version_control::IfMissing;
 
 /// Limit on the bytes that are read of a file that names others.
@@ -23,9 +23,8 @@ const MAX_READ: usize = 2000;
 /// Directories of hooks, each with the directory in which git executes them.
 type Hooks = BTreeMap<PathBuf, PathBuf>;
 
-/// Adds the files of writable directories that other files name. Such a file is read-only if the
-/// host executes it without being asked, and else compared. `home` is the home directory of the
-/// user.
+/// Adds the files of writable directories that other files name. What git's settings name is
+/// read-only, the others are compared. `home` is the home directory of the user.
 pub fn add(found: &mut Found, home: Option<&Path>) -> Result<(), String> {
     let around = directories_around(found);
     let enclosing = around.iter().map(|directory| directory.join(".git"));
@@ -37,9 +36,12 @@ pub fn add(found: &mut Found, home: Option<&Path>) -> Result<(), String> {
     for git in all {
         add_named_by_git(found, &git, &mut hooks)?;
     }
-    add_loaded(found, &around, &hooks)?;
-    add_programs(found)?;
-    home.map_or(Ok(()), |home| add_linked(found, home))
+    add_loaded(found, &around, &hooks);
+    add_programs(found);
+    if let Some(home) = home {
+        add_linked(found, home);
+    }
+    found.finish()
 }
 
 /// The directories above the writable ones, except the root. Their repositories and environment
@@ -63,14 +65,16 @@ fn add_named_by_git(found: &mut Found, git: &Path, hooks: &mut Hooks) -> Result<
         false => git,
     };
     let files = git_directory::config_files(&directory);
-    let mut own = git_config::named(files.clone(), &directory, tree);
+    // A link in a writable directory may lead anywhere.
+    let follows = |file: &Path| found.root_of(file).is_none();
+    let mut own = git_config::named(files.clone(), &directory, tree, follows);
     let others = own.iter().filter_map(|named| match named {
-        Named::Tree(other) => Some(git_config::named(files.clone(), &directory, other)),
+        Named::Tree(other) => Some(git_config::named(files.clone(), &directory, other, follows)),
         _ => None,
     });
     let others: Vec<_> = others.flatten().collect();
     own.extend(others);
-    let of_user = git_config::named(git_config::of_user(), &directory, tree);
+    let of_user = git_config::named(git_config::of_user(), &directory, tree, follows);
     hooks.insert(directory.join("hooks"), tree.to_owned());
     let own = own.into_iter().map(|named| (named, true));
     for (named, is_own) in own.chain(of_user.into_iter().map(|named| (named, false))) {
@@ -83,12 +87,20 @@ fn add_named_by_git(found: &mut Found, git: &Path, hooks: &mut Hooks) -> Result<
             Named::Program(path) => (path, None),
             Named::Tree(_) => continue,
         };
-        // A directory around the work tree cannot be read-only.
-        let Some(root) = found.root_of(&path).filter(|_| !tree.starts_with(&path)) else {
+        let Some(root) = found.root_of(&path) else {
+            // A link outside may lead to a writable directory.
+            if if_missing.is_some() || path.is_file() {
+                found.compare_target(&path, false);
+            }
             continue;
         };
+        // A directory around the work tree cannot be read-only.
+        if tree.starts_with(&path) {
+            continue;
+        }
         let has_parent = path.parent().is_some_and(Path::is_dir);
         match if_missing {
+            None if is_own && !exists(&path) => found.compare(&path, &path),
             // A word of a value may be the name of a directory, which git does not execute.
             None if !path.is_file() => {}
             // In the settings of the user, the path concerns all repositories, so that most of them
@@ -105,7 +117,7 @@ fn add_named_by_git(found: &mut Found, git: &Path, hooks: &mut Hooks) -> Result<
 
 /// Adds what environment loaders, hook runners and hooks name. `around` are the directories above
 /// the writable ones.
-fn add_loaded(found: &mut Found, around: &[PathBuf], hooks: &Hooks) -> Result<(), String> {
+fn add_loaded(found: &mut Found, around: &[PathBuf], hooks: &Hooks) {
     let parent = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
     let is_naming = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -126,69 +138,61 @@ fn add_loaded(found: &mut Found, around: &[PathBuf], hooks: &Hooks) -> Result<()
         if known.len() >= MAX_READ || !known.insert(file.clone()) {
             continue;
         }
-        let text = read_start(CWD, &file, MAX_TEXT).unwrap_or_default();
+        // A hook is often a link to a script in the work tree.
+        if file.is_symlink() {
+            found.compare_target(&file, false);
+        }
+        let target = fs::canonicalize(&file);
+        let text = target
+            .ok()
+            .and_then(|file| read_start(CWD, &file, MAX_TEXT));
+        let text = text.unwrap_or_default();
         for loaded in named_in(&file, &base, &text) {
             let path = loaded.path;
-            let Some(root) = found
-                .root_of(&path)
-                .filter(|_| !found.read_only.contains(&path))
-            else {
+            if found.root_of(&path).is_none() || found.read_only.contains(&path) {
                 continue;
-            };
+            }
             if path.is_dir() {
                 // The source code around an `.envrc` with `use flake .` is no setting.
                 if loaded.at_once && !base.starts_with(&path) {
-                    found.compare_all(&root, &path)?;
+                    found.compare_all(&path, true);
                 }
-            } else if loaded.at_once {
-                found.add_or_compare(&root, &path);
-                next.push((base.clone(), path));
-            } else if exists(&path) {
+            } else if loaded.at_once || exists(&path) {
+                // Not read-only: git cannot check out a branch with another version of such a file.
                 found.compare(&path, &path);
+                if loaded.at_once {
+                    next.push((base.clone(), path));
+                }
             }
         }
     }
-    Ok(())
 }
 
 /// Compares the directories of `PATH`, from which the host executes programs by their name.
-fn add_programs(found: &mut Found) -> Result<(), String> {
+fn add_programs(found: &mut Found) {
     let path = env::var_os("PATH").unwrap_or_default();
     for directory in env::split_paths(&path) {
         // A relative directory begins at the working directory, which may be each of them.
         for root in found.roots().to_vec() {
-            compare_target(found, &root.join(&directory))?;
+            found.compare_target(&root.join(&directory), true);
+        }
+        // Links in other directories may lead to programs in the writable ones.
+        if directory.is_absolute() && found.root_of(&directory).is_none() {
+            for link in entries(&directory).filter(|path| path.is_symlink() && !path.is_dir()) {
+                found.compare_target(&link, true);
+            }
         }
     }
-    Ok(())
 }
 
 /// Compares files and directories to which the home directory has hidden links, as the home
 /// directories of people have who keep their settings in a repository.
-fn add_linked(found: &mut Found, home: &Path) -> Result<(), String> {
-    let is_hidden = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default();
-        name.as_encoded_bytes().starts_with(b".")
-    };
-    let hidden = entries(home).filter(is_hidden);
+fn add_linked(found: &mut Found, home: &Path) {
+    let hidden = entries(home).filter(|path| is_hidden(path));
     let links = hidden.chain(entries(&home.join(".config")));
     for link in links.filter(|path| path.is_symlink()) {
-        compare_target(found, &link)?;
+        found.compare_target(&link, false);
     }
-    Ok(())
-}
-
-/// Compares a file, or the files of a directory, to which a path leads in a writable directory.
-fn compare_target(found: &mut Found, path: &Path) -> Result<(), String> {
-    let Ok(target) = fs::canonicalize(path) else {
-        return Ok(());
-    };
-    match found.root_of(&target) {
-        Some(root) if target.is_dir() => found.compare_all(&root, &target)?,
-        Some(_) => found.compare(&target, &target),
-        None => {}
-    }
-    Ok(())
 }
 
 /// Whether a directory has the hooks of a hook runner, by its name.
@@ -196,10 +200,11 @@ fn has_hooks(directory: &Path) -> bool {
     directory.ends_with(".githooks") || directory.ends_with(".husky")
 }
 
-/// The files in a directory, without git's examples of hooks.
+/// The files in a directory, and links whose target is missing, without git's examples of hooks.
 fn files(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let is_example = |path: &PathBuf| path.extension().is_some_and(|end| end == "sample");
-    entries(directory).filter(move |path| path.is_file() && !is_example(path))
+    let is_file = |path: &PathBuf| path.is_file() || path.is_symlink();
+    entries(directory).filter(move |path| is_file(path) && !is_example(path))
 }
 
 fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {

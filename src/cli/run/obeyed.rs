@@ -57,7 +57,6 @@ const PROTECTED: &[&str] = &[
     ".envrc*",
     ".mise",
     ".mise.*",
-    ".tool-versions",
     "mise.*toml",
     // Hook runners.
     ".githooks",
@@ -74,12 +73,12 @@ const PROTECTED_IN_HIDDEN: &[&str] = &[
     "*mcp*.json*",
     "*mcp*.toml",
     "flake-profile*",
-    "mcp",
     "mcp.y*ml",
-    "mcpServers",
-    "mise",
     "nix-profile*",
 ];
+/// Further names that are read-only where settings are, see [`Within::Settings`]. Deeper, code has
+/// these names too.
+const PROTECTED_IN_SETTINGS: &[&str] = &["mcp", "mcpServers", "mise"];
 /// Names of settings that are not hidden. They are compared.
 const SETTINGS: &[&str] = &[
     // Agents, and the instructions that they read.
@@ -140,18 +139,30 @@ const HARMLESS: &[&str] = &[
 /// settings matter no more than their code, and only repositories in them are protected.
 const PACKAGES: &[&str] = &["node_modules", "site-packages", "target"];
 
+/// Where a file or directory is in relation to a directory that the host obeys as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Within {
+    /// In none.
+    Nothing,
+    /// Directly in one, or in its `settings` or `config`.
+    Settings,
+    Deep,
+    /// Among installed programs, which the command may replace.
+    Code,
+}
+
 /// What a run does about a file or directory with this name; `None` if the host does not obey it.
-/// `is_within` says whether it is in a directory that the host obeys as a whole.
-pub fn care_for(name: &str, is_within: bool) -> Option<Care> {
+pub fn care_for(name: &str, within: Within) -> Option<Care> {
     let is_one_of = |patterns: &[&str]| patterns.iter().any(|pattern| matches(pattern, name));
     let is_protected = OBEYED_AT_ONCE.iter().any(|(obeyed, _)| *obeyed == name)
         || is_one_of(PROTECTED)
-        || is_within && is_one_of(PROTECTED_IN_HIDDEN);
+        || matches!(within, Within::Settings | Within::Deep) && is_one_of(PROTECTED_IN_HIDDEN)
+        || within == Within::Settings && is_one_of(PROTECTED_IN_SETTINGS);
     let is_hidden = name.starts_with('.') && !is_one_of(HARMLESS);
     if is_protected {
         return Some(Care::Protected);
     }
-    (is_within || is_hidden || is_one_of(SETTINGS)).then_some(Care::Compared)
+    (within != Within::Nothing || is_hidden || is_one_of(SETTINGS)).then_some(Care::Compared)
 }
 
 /// Whether a directory with this name has installed packages or build results.
@@ -213,6 +224,7 @@ mod tests {
                 ("opencode.jsonc", protected),
                 (".devcontainer.json", protected),
                 (".npmrc", compared),
+                (".tool-versions", compared),
                 (".some-future-agent", compared),
                 ("CLAUDE.local.md", compared),
                 ("lefthook-local.yml", compared),
@@ -224,7 +236,7 @@ mod tests {
                 ("mise.lock", None),
                 ("main.rs", None),
             ],
-            |(name, care)| assert_eq!(care_for(name, false), care, "{name}"),
+            |(name, care)| assert_eq!(care_for(name, Within::Nothing), care, "{name}"),
         );
         each_row(
             [
@@ -236,7 +248,25 @@ mod tests {
                 ("settings.json", compared),
                 (".gitignore", compared),
             ],
-            |(name, care)| assert_eq!(care_for(name, true), care, "{name}"),
+            |(name, care)| assert_eq!(care_for(name, Within::Settings), care, "{name}"),
+        );
+    }
+
+    #[test]
+    fn code_with_the_names_of_settings_is_not_read_only() {
+        let (protected, compared) = (Some(Care::Protected), Some(Care::Compared));
+        each_row(
+            [
+                ("mcp", Within::Deep, compared),
+                ("mcpServers", Within::Deep, compared),
+                ("mise", Within::Deep, compared),
+                ("mcp.json", Within::Deep, protected),
+                ("mcp", Within::Code, compared),
+                ("mcp.json", Within::Code, compared),
+                ("mise", Within::Code, compared),
+                (".envrc", Within::Code, protected),
+            ],
+            |(name, within, care)| assert_eq!(care_for(name, within), care, "{name} {within:?}"),
         );
     }
 

@@ -40,7 +40,7 @@ struct Denied {
 
 /// The files of [`Protected::changes`](super::protected::Protected::changes), or the reason why they
 /// are unknown.
-pub type Changes = Result<BTreeMap<PathBuf, Change>, String>;
+pub type Changes = Result<Vec<(PathBuf, Change)>, String>;
 
 /// The list of the files that the command made, changed or removed and that the host would execute
 /// or obey; empty if there are none.

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::git_directory;
-use super::obeyed::{Care, OBEYED_AT_ONCE, care_for, is_empty, is_of_packages};
+use super::obeyed::{Care, OBEYED_AT_ONCE, Within, care_for, is_empty, is_of_packages};
 use super::placeholders::Missing;
 use super::version_control::{GIT, IfMissing, System, other_system};
 
@@ -22,6 +22,9 @@ const MAX_FILES: usize = 2_000_000;
 const MAX_BYTES: usize = 256 << 20;
 /// Limit on the nesting of directories.
 pub const MAX_DEPTH: usize = 400;
+/// Limit on the links that are followed one after another, as in the kernel, and on missing parts of
+/// a path.
+const MAX_LINKS: usize = 40;
 
 /// What a search has found.
 #[derive(Debug, Default)]
@@ -42,6 +45,8 @@ pub struct Found {
     pub compared_directories: BTreeSet<PathBuf>,
     /// The directories of [`Found::compare_all`].
     pub compared_as_named: BTreeSet<PathBuf>,
+    /// Those that [`Found::finish`] has to search, each with whether it contains programs.
+    pending: Vec<(PathBuf, bool)>,
     /// The `.git` of each work tree, a directory or a file, and bare git directories.
     pub repositories: BTreeSet<PathBuf>,
     /// The writable directories that were searched.
@@ -52,6 +57,8 @@ pub struct Found {
     files: usize,
     /// The bytes of their paths.
     bytes: usize,
+    /// The repositories of the search at the start, for the search after the command.
+    before: Option<BTreeSet<PathBuf>>,
 }
 
 /// Where the search is.
@@ -65,6 +72,8 @@ struct Place<'a> {
     repository: Option<(&'a Path, &'a System)>,
     /// Whether the place is in a directory with installed packages.
     is_of_packages: bool,
+    /// Whether the place is in a directory of programs, or in a Python environment.
+    is_code: bool,
     depth: usize,
 }
 
@@ -75,9 +84,31 @@ impl<'a> Place<'a> {
             obeyed: None,
             repository: None,
             is_of_packages: false,
+            is_code: false,
             depth: 0,
         }
     }
+
+    /// How the host obeys a file in `directory`, which is at this place.
+    fn within(&self, directory: &Path) -> Within {
+        let Some(obeyed) = self.obeyed else {
+            return Within::Nothing;
+        };
+        let is_top = |path: &Path| path == obeyed || is_hidden(path);
+        let of_settings = directory.ends_with("settings") || directory.ends_with("config");
+        match directory.parent() {
+            _ if self.is_code => Within::Code,
+            _ if is_top(directory) => Within::Settings,
+            Some(parent) if of_settings && is_top(parent) => Within::Settings,
+            _ => Within::Deep,
+        }
+    }
+}
+
+/// Whether the name of a file or directory is hidden.
+pub fn is_hidden(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    name.as_encoded_bytes().starts_with(b".")
 }
 
 impl Found {
@@ -91,13 +122,31 @@ impl Found {
             readable: readable.to_vec(),
             ..Self::default()
         };
-        for root in &found.roots.clone() {
-            found.add_root(root)?;
-        }
+        found.search_roots()?;
         for root in readable {
             found.hide_sockets(root, 0, None)?;
         }
         Ok(found)
+    }
+
+    /// Searches the writable directories again after the command has ended. Links and hard links,
+    /// which the command may have made, are no errors. `before` is the search at the start.
+    pub fn search_at_end(writable: &[PathBuf], before: &Self) -> Result<Self, String> {
+        let roots = writable.iter().filter(|root| root.is_dir());
+        let mut found = Self {
+            roots: roots.cloned().collect(),
+            before: Some(before.repositories.clone()),
+            ..Self::default()
+        };
+        found.search_roots()?;
+        Ok(found)
+    }
+
+    fn search_roots(&mut self) -> Result<(), String> {
+        for root in &self.roots.clone() {
+            self.add_root(root)?;
+        }
+        self.finish()
     }
 
     /// The writable directories.
@@ -133,9 +182,14 @@ impl Found {
     }
 
     /// Protects a file or directory. Fails for a symbolic link and for a file with several hard
-    /// links.
+    /// links, except at the end.
     pub fn add(&mut self, path: PathBuf, if_missing: IfMissing) -> Result<(), String> {
         match path.symlink_metadata() {
+            Ok(found) if self.before.is_some() => {
+                if found.is_symlink() {
+                    self.compare(&path, &path);
+                }
+            }
             Ok(found) if found.is_symlink() => return Err(is_a_link(&path)),
             Ok(found) if found.is_file() && found.nlink() > 1 => {
                 return Err(has_another_name(&path));
@@ -173,26 +227,66 @@ impl Found {
     /// Compares a file, and the target of a symbolic link in a writable directory. `obeyed` is what
     /// the host obeys as a whole.
     pub fn compare(&mut self, path: &Path, obeyed: &Path) {
-        self.compared.insert(path.to_owned(), obeyed.to_owned());
-        if path.is_symlink()
-            && let Ok(target) = fs::canonicalize(path)
-            && target.is_file()
-            && self.root_of(&target).is_some()
-        {
-            self.compared.insert(target, obeyed.to_owned());
+        self.insert_compared(path.to_owned(), obeyed);
+        if !path.is_symlink() {
+            return;
+        }
+        let Some(target) = resolve(path).filter(|target| self.root_of(target).is_some()) else {
+            return;
+        };
+        match target.is_dir() {
+            false => self.insert_compared(target, obeyed),
+            // The directories in `obeyed` are compared anyway.
+            true if target.starts_with(obeyed) => {}
+            true => self.compare_all(&target, false),
+        }
+    }
+
+    /// The innermost directory that the host obeys counts, so that a link to a directory around it
+    /// does not replace its line in the list.
+    fn insert_compared(&mut self, path: PathBuf, obeyed: &Path) {
+        let known = self.compared.entry(path).or_default();
+        if known.as_os_str().len() < obeyed.as_os_str().len() {
+            obeyed.clone_into(known);
+        }
+    }
+
+    /// Compares the file, or the files of the directory, to which a path leads in a writable
+    /// directory. `is_code` says whether a directory contains programs.
+    pub fn compare_target(&mut self, path: &Path, is_code: bool) {
+        let Some(target) = resolve(path).filter(|target| self.root_of(target).is_some()) else {
+            return;
+        };
+        match target.is_dir() {
+            true => self.compare_all(&target, is_code),
+            false => self.compare(&target, &target),
         }
     }
 
     /// Compares all files in a directory, which the host obeys as a whole although its name does not
-    /// say so.
-    pub fn compare_all(&mut self, root: &Path, directory: &Path) -> Result<(), String> {
-        self.compared_as_named.insert(directory.to_owned());
-        self.compared_directories.insert(directory.to_owned());
-        let place = Place {
-            obeyed: Some(directory),
-            ..Place::top(root)
-        };
-        self.walk(place, directory)
+    /// say so. [`Found::finish`] searches it: a chain of links would overflow the stack.
+    pub fn compare_all(&mut self, directory: &Path, is_code: bool) {
+        if self.compared_as_named.insert(directory.to_owned()) {
+            self.compared_directories.insert(directory.to_owned());
+            self.pending.push((directory.to_owned(), is_code));
+        }
+    }
+
+    /// Searches the directories of [`Found::compare_all`], and those to which links in them lead.
+    pub fn finish(&mut self) -> Result<(), String> {
+        while let Some((directory, is_code)) = self.pending.pop() {
+            let Some(root) = self.root_of(&directory) else {
+                continue;
+            };
+            let mut above = directory.ancestors().take_while(|path| **path != root);
+            let place = Place {
+                obeyed: Some(&directory),
+                is_code: is_code || above.any(is_python_environment),
+                ..Place::top(&root)
+            };
+            self.walk(place, &directory)?;
+        }
+        Ok(())
     }
 
     /// Protects a git directory, and those of its submodules and work trees.
@@ -335,13 +429,13 @@ impl Found {
         kind: FileType,
     ) -> Result<(), String> {
         let directory = path.parent().unwrap_or(place.root);
-        let care = care_for(name, place.obeyed.is_some());
+        let care = care_for(name, place.within(directory));
         let care = care.filter(|_| !place.is_of_packages);
         if care == Some(Care::Protected) {
+            self.add_or_compare(place.root, path);
             if kind.is_dir() {
                 self.hide_sockets(path, place.depth, None)?;
             }
-            self.add_or_compare(place.root, path);
         } else if kind.is_dir() {
             if git_directory::is_one(path) {
                 self.pin_between(place.root, directory);
@@ -350,8 +444,10 @@ impl Found {
             if care.is_some() {
                 self.compared_directories.insert(path.to_owned());
             }
+            let obeyed = place.obeyed.or(care.map(|_| path));
             let place = Place {
-                obeyed: place.obeyed.or(care.map(|_| path)),
+                obeyed: obeyed.filter(|_| !self.is_tree(path)),
+                is_code: place.is_code || obeyed.is_some() && is_python_environment(path),
                 is_of_packages: place.is_of_packages || is_of_packages(name),
                 depth: place.depth + 1,
                 ..place
@@ -363,13 +459,22 @@ impl Found {
         Ok(())
     }
 
+    /// Whether a directory is a work tree, which contains source code even in a hidden directory. A
+    /// hidden one may be an agent's, and one that the command made may hide settings.
+    fn is_tree(&self, directory: &Path) -> bool {
+        let git = directory.join(".git");
+        let is_known = |before: &BTreeSet<PathBuf>| before.contains(&git);
+        !is_hidden(directory) && exists(&git) && self.before.as_ref().is_none_or(is_known)
+    }
+
     /// Pins `directory` and the directories between it and `root`.
     pub fn pin_between(&mut self, root: &Path, directory: &Path) {
         let way = directory.ancestors().take_while(|path| *path != root);
         self.pinned.extend(way.map(Path::to_owned));
     }
 
-    /// Hides the sockets in a directory, at any depth. Does not search its subdirectory `skipped`.
+    /// Hides the sockets in a directory, at any depth, and compares the targets of links in read-only
+    /// directories. Does not search its subdirectory `skipped`.
     fn hide_sockets(
         &mut self,
         directory: &Path,
@@ -382,6 +487,11 @@ impl Found {
         for (entry, kind) in self.list(directory, depth)? {
             if kind.is_socket() {
                 self.hidden.insert(entry.path());
+            } else if kind.is_symlink() {
+                let path = entry.path();
+                if path.ancestors().any(|path| self.read_only.contains(path)) {
+                    self.compare_target(&path, false);
+                }
             } else if kind.is_dir() && skipped.is_none_or(|name| entry.file_name() != name) {
                 self.hide_sockets(&entry.path(), depth + 1, None)?;
             }
@@ -416,23 +526,49 @@ impl Found {
             }
             entries => entries.map_err(unreadable)?,
         };
-        let entries = entries.map(|entry| {
-            let entry = entry?;
-            let kind = entry.file_type()?;
-            Ok((entry, kind))
-        });
-        let entries: Vec<_> = entries.collect::<io::Result<_>>().map_err(unreadable)?;
-        self.files += entries.len();
-        self.bytes += directory.as_os_str().len() * entries.len();
-        match self.files <= MAX_FILES && self.bytes <= MAX_BYTES {
-            true => Ok(entries),
-            false => Err(format!(
-                "there are more than {MAX_FILES} files, or their paths are longer than {MAX_BYTES} \
-                 bytes in all, too many to search for files to protect: start the command in a \
-                 smaller directory"
-            )),
+        let mut listed = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(unreadable)?;
+            let kind = entry.file_type().map_err(unreadable)?;
+            self.files += 1;
+            self.bytes += directory.as_os_str().len() + entry.file_name().len() + 1;
+            if self.files > MAX_FILES || self.bytes > MAX_BYTES {
+                return Err(format!(
+                    "there are more than {MAX_FILES} files, or their paths are longer than \
+                     {MAX_BYTES} bytes in all, too many to search for files to protect: start the \
+                     command in a smaller directory"
+                ));
+            }
+            listed.push((entry, kind));
         }
+        Ok(listed)
     }
+}
+
+/// The path to which a path leads, even if the last parts are missing.
+fn resolve(path: &Path) -> Option<PathBuf> {
+    let mut path = path.to_owned();
+    let mut missing = Vec::new();
+    for _ in 0..MAX_LINKS {
+        if let Ok(target) = fs::canonicalize(&path) {
+            let missing = missing.into_iter().rev();
+            return Some(missing.fold(target, |path, name| path.join(name)));
+        }
+        let parent = path.parent()?;
+        path = match fs::read_link(&path) {
+            Ok(target) => parent.join(target),
+            Err(_) => {
+                missing.push(path.file_name()?.to_owned());
+                parent.to_owned()
+            }
+        };
+    }
+    None
+}
+
+/// Whether a directory is a Python environment, whose programs and packages `pip` replaces.
+fn is_python_environment(directory: &Path) -> bool {
+    exists(&directory.join("pyvenv.cfg"))
 }
 
 /// Whether a directory belongs to this user, who could make it readable again.

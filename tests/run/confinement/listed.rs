@@ -1,18 +1,21 @@
 //! Files that the command may write although the host executes or obeys them. They are compared at
 //! the end and listed.
 
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
 use super::protected::{git, repository};
 use crate::fixture::Person;
 use crate::support::Ran;
 
-/// The listed lines, with paths relative to the working directory.
+/// The listed lines in the order of their paths, which are relative to the working directory.
 fn listed(person: &Person, ran: &Ran) -> Vec<String> {
     let work = format!("  {}/", person.work().display());
     let lines = ran.stderr.lines();
+    let lines = lines.filter_map(|line| line.strip_prefix(&work));
+    let mut lines: Vec<_> = lines.map(str::to_owned).collect();
+    lines.sort_by(|one, other| Path::new(one).cmp(Path::new(other)));
     lines
-        .filter_map(|line| line.strip_prefix(&work))
-        .map(str::to_owned)
-        .collect()
 }
 
 #[test]
@@ -163,17 +166,20 @@ fn files_that_hooks_links_in_the_home_directory_and_path_lead_to_are_listed() {
         "tools/ls",
         "zshrc",
         "nvim/init.lua",
+        "shared-settings",
     ] {
         person.write(work.join(name), "before\n");
     }
     person.directory(".config");
+    person.write(".gitconfig", "[include]\npath = shared\n");
     for (link, to) in [
         (".zshrc", "project/zshrc"),
         (".config/nvim", "../project/nvim"),
+        ("shared", "project/shared-settings"),
     ] {
-        std::os::unix::fs::symlink(to, person.home().join(link)).unwrap();
+        symlink(to, person.home().join(link)).unwrap();
     }
-    let script = "for file in scripts/*.* scripts/bin/mine zshrc nvim/init.lua tools/ls; do echo x >> $file; done; \
+    let script = "for file in scripts/*.* scripts/bin/mine zshrc nvim/init.lua tools/ls shared-settings; do echo x >> $file; done; \
         echo x > nvim/new.lua; echo x > tools/cat";
     let expected = [
         "nvim/init.lua (changed)",
@@ -181,9 +187,104 @@ fn files_that_hooks_links_in_the_home_directory_and_path_lead_to_are_listed() {
         "scripts/bin/mine (changed)",
         "scripts/check.sh (changed)",
         "scripts/push.py (changed)",
+        "shared-settings (changed)",
         "tools/cat",
         "tools/ls (changed)",
         "zshrc (changed)",
     ];
     assert_eq!(listed(&person, &person.sh(&[], script)), expected);
+}
+
+/// git waits for the writer of a FIFO, and its program on the host would never end.
+#[test]
+fn an_index_that_cannot_be_read_is_listed_and_the_run_ends() {
+    let Some(person) = Person::new() else { return };
+    repository(&person, "project");
+    repository(&person, "project/nested");
+    let ran = person.sh(&[], "rm .git/index; mkfifo .git/index");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(listed(&person, &ran), [".git/index (changed)"], "{ran:?}");
+    // The next run starts.
+    assert_eq!(person.sh(&[], "true").code, Some(0));
+}
+
+#[test]
+fn programs_of_path_that_are_missing_or_behind_links_are_listed() {
+    let Some(mut person) = Person::new() else {
+        return;
+    };
+    let (work, home) = (person.work(), person.home());
+    let path = format!(
+        "/usr/bin:/bin:{}/node_modules/.bin:bin/later:{}/.local/bin",
+        work.display(),
+        home.display()
+    );
+    person.env.push(("PATH".to_owned(), path));
+    person.directory(".local/bin");
+    for name in ["mine", "unbuilt"] {
+        symlink(
+            work.join("build").join(name),
+            home.join(".local/bin").join(name),
+        )
+        .unwrap();
+    }
+    person.write("project/build/mine", "before\n");
+    let script = "mkdir -p node_modules/.bin bin/later; \
+        for file in node_modules/.bin/ls bin/later/cat build/mine build/unbuilt build/other; do echo x > $file; done";
+    let expected = [
+        "bin/later",
+        "build/mine (changed)",
+        "build/unbuilt",
+        "node_modules/.bin",
+    ];
+    assert_eq!(listed(&person, &person.sh(&[], script)), expected);
+}
+
+#[test]
+fn a_checkout_writes_files_of_environment_loaders_and_they_are_listed() {
+    let Some(person) = Person::new() else { return };
+    let work = repository(&person, "project");
+    let files = [".env", ".tool-versions", "flake.lock", "sub/.tool-versions"];
+    person.write(work.join(".envrc"), "dotenv\nuse flake\n");
+    for (branch, text) in [("other", "other\n"), ("main", "main\n")] {
+        git(&person, &work, &["checkout", "-q", "-B", branch]);
+        for name in files {
+            person.write(work.join(name), text);
+        }
+        git(&person, &work, &["add", "-A"]);
+        git(&person, &work, &["commit", "-q", "-m", branch]);
+    }
+    let script = "git checkout -q other && git status --short && cat .env .tool-versions flake.lock sub/.tool-versions";
+    let ran = person.sh(&[], script);
+    assert_eq!(ran.stdout, "other\n".repeat(4), "{ran:?}");
+    let expected = files.map(|name| format!("{name} (changed)"));
+    assert_eq!(listed(&person, &ran), expected, "{ran:?}");
+}
+
+#[test]
+fn changed_files_that_an_environment_loader_loads_are_listed() {
+    let Some(person) = Person::new() else { return };
+    person.write(
+        "project/.envrc",
+        "dotenv\nuse flake\nsource_env_if_exists ./env/base.sh\n. env/more.sh\nPATH_add bin\n",
+    );
+    person.write("project/sub/mise.toml", "[env]\n_.file = 'app.env'\n");
+    // direnv also loads the nearest `.envrc` above the working directory.
+    person.write(".envrc", "source project/env/outer.sh\n");
+    let files = [
+        ".env",
+        "bin/tool",
+        "env/base.sh",
+        "env/more.sh",
+        "env/outer.sh",
+        "flake.lock",
+        "flake.nix",
+        "sub/app.env",
+    ];
+    for name in files {
+        person.write(person.work().join(name), "here\n");
+    }
+    let script = format!("for file in {}; do echo x > $file; done", files.join(" "));
+    let expected = files.map(|name| format!("{name} (changed)"));
+    assert_eq!(listed(&person, &person.sh(&[], &script)), expected);
 }

@@ -167,7 +167,7 @@ fn existing_protected_files_cannot_be_changed() {
         "mise.local.toml",
         "mise.toml",
         "opencode.json",
-        "sub/deep/.tool-versions",
+        "sub/deep/.yarnrc.yml",
     ];
     for name in files {
         person.write(person.work().join(name), "here\n");
@@ -181,31 +181,6 @@ fn existing_protected_files_cannot_be_changed() {
     ];
     let directories = [".claude", ".vscode", ".husky", ".config/mise"];
     check_unchanged(&person, &[], &[&files[..], &of_git, &directories].concat());
-}
-
-#[test]
-fn files_that_an_environment_loader_loads_cannot_be_changed() {
-    let Some(person) = Person::new() else { return };
-    person.write(
-        "project/.envrc",
-        "dotenv\nuse flake\nsource_env_if_exists ./env/base.sh\n. env/more.sh\nPATH_add bin\n",
-    );
-    person.write("project/sub/mise.toml", "[env]\n_.file = 'app.env'\n");
-    // direnv also loads the nearest `.envrc` above the working directory.
-    person.write(".envrc", "source project/env/outer.sh\n");
-    let files = [
-        ".env",
-        "env/base.sh",
-        "env/more.sh",
-        "env/outer.sh",
-        "flake.lock",
-        "flake.nix",
-        "sub/app.env",
-    ];
-    for name in files {
-        person.write(person.work().join(name), "here\n");
-    }
-    check_unchanged(&person, &[], &files);
 }
 
 #[test]
@@ -309,6 +284,19 @@ fn hooks_are_protected_in_every_work_tree_to_which_the_setting_applies() {
         person.write(work.join(name), "#!/bin/sh\n");
     }
     check_unchanged(&person, &[], &hooks);
+}
+
+#[test]
+fn what_linked_settings_of_the_user_name_is_protected() {
+    let Some(person) = Person::new() else { return };
+    let work = repository(&person, "project");
+    person.write("dotfiles/gitconfig", "[include]\npath = more.inc\n");
+    person.write("dotfiles/more", "[core]\nhooksPath = own-hooks\n");
+    for (link, to) in [(".gitconfig", "gitconfig"), ("more.inc", "more")] {
+        symlink(Path::new("dotfiles").join(to), person.home().join(link)).unwrap();
+    }
+    person.write(work.join("own-hooks/pre-commit"), "#!/bin/sh\n");
+    check_unchanged(&person, &[], &["own-hooks", "own-hooks/pre-commit"]);
 }
 
 #[test]
