@@ -149,8 +149,7 @@ fn forward(signal: SignalEvent, child: Pid, terminal: Option<&HostTerminal>) {
     };
     match terminal {
         Some(terminal) if signal == Signal::CONT => {
-            terminal.set_raw();
-            terminal.resize();
+            terminal.resume();
         }
         Some(terminal) if to == Signalled::Foreground && terminal.signal(signal) => return,
         _ => {}

@@ -224,8 +224,7 @@ impl Parts {
                         if number == rustix::process::Signal::CONT.as_raw()
                             && let Some(terminal) = &terminal
                         {
-                            terminal.set_raw();
-                            terminal.resize();
+                            terminal.resume();
                         }
                         self.sandbox.signal(number, to);
                     }
