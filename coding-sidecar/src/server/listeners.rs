@@ -67,17 +67,20 @@ impl Listeners {
         })
     }
 
-    /// Makes the socket again if clients at its path do not reach this listener. A command can
-    /// replace the socket, since it has the rights of this process, and would then get the requests
-    /// of others. So `evict` is called before the first attempt. Reports a failure, unless it is the
-    /// same as the last one.
-    pub fn renew_if_lost(&mut self, evict: impl FnOnce()) {
-        if self.file.is_ours() {
-            return;
+    /// Whether clients at the socket's path do not reach this listener. Reports that once.
+    pub fn are_lost(&self) -> bool {
+        let lost = !self.file.is_ours();
+        if lost && self.failed.is_none() {
+            report(
+                "WARNING: the Unix socket was removed or replaced: every request is ended, and the \
+                 socket is made again",
+            );
         }
-        if self.failed.is_none() {
-            evict();
-        }
+        lost
+    }
+
+    /// Makes the socket again. Reports a failure, unless it is the same as the last one.
+    pub fn renew(&mut self) {
         match listen(&self.socket_path, self.socket_mode, Duration::ZERO) {
             Ok((unix, file)) => (self.unix, self.file, self.failed) = (unix, file, None),
             Err(error) if self.failed.as_ref() == Some(&error) => {}

@@ -84,11 +84,14 @@ pub async fn serve(config: Config, workspace: Workspace) -> Result<(), String> {
                 }
             }
             Some(_) = tasks.join_next() => {}
-            _ = checks.tick() => listeners.renew_if_lost(|| {
-                report("WARNING: the Unix socket was removed or replaced: every request is ended, \
-                        and the socket is made again");
+            _ = checks.tick() => if listeners.are_lost() {
+                // A command can replace the socket, since it has the rights of this process, and
+                // would then get the requests of others. So no command runs until the socket is
+                // made again; at each attempt, since a client on TCP may have begun one.
                 connections.evict_all();
-            }),
+                let _none = service.commands.stopped().await;
+                listeners.renew();
+            },
             _ = terminated.recv() => break,
             _ = interrupted.recv() => break,
         }
