@@ -4,7 +4,7 @@ mod kills;
 mod leftovers;
 mod signals;
 
-use rustix::process::{Resource, getrlimit, setrlimit};
+use std::process::{Command, Stdio};
 
 use crate::fixture::Person;
 use crate::processes;
@@ -12,10 +12,19 @@ use crate::processes;
 #[test]
 fn the_appliance_raises_its_soft_limit_on_open_files_to_the_hard_limit() {
     let Some(person) = Person::new() else { return };
-    let mut own = getrlimit(Resource::Nofile);
-    own.current = Some(512);
-    setrlimit(Resource::Nofile, own).unwrap();
-    let mut child = person.spawn(&[], &["sh", "-c", "echo ready; read -r line"]);
+    let run = person.command(&[], &["sh", "-c", "echo ready; read -r line"]);
+    let variables = run.get_envs();
+    let mut child = Command::new("sh")
+        .args(["-c", "ulimit -S -n 512 && exec \"$@\"", "sh"])
+        .arg(run.get_program())
+        .args(run.get_args())
+        .env_clear()
+        .envs(variables.filter_map(|(name, value)| Some((name, value?))))
+        .current_dir(person.work())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     signals::ready(&mut child);
     let appliance = processes::below(child.id(), "run-appliance");
     let limits = std::fs::read_to_string(format!("/proc/{appliance}/limits")).unwrap();
