@@ -1,15 +1,18 @@
 //! The terminal of the operator who runs `scripts/sandbox exec`. The command gets a terminal of the
 //! sandbox instead.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fixture::Fixture;
 use crate::pseudo_terminal::PseudoTerminal;
 use crate::summary::can_run;
 use crate::support::{SOON, eventually};
 
-/// A program that leaves a process behind. That process reads whatever terminal it can reach, and
-/// writes the text to a file of the sandbox.
+/// A program that leaves a process behind. Until `/tmp/stop` exists, that process reads whatever
+/// terminal it can reach, and writes the text to a file of the sandbox.
 const THIEF: &str = r#"
 import os, select, sys, time
 if os.fork():
@@ -17,23 +20,37 @@ if os.fork():
         time.sleep(0.01)
     sys.exit(7)
 os.setsid()
-found = [0, 1, 2]
+found = []
+for fd in (0, 1, 2):
+    if os.isatty(fd):
+        found.append(fd)
+    else:
+        os.close(fd)
 try:
     found.append(os.open("/dev/tty", os.O_RDWR))
 except OSError:
     pass
 open("/tmp/started", "w").close()
-until = time.monotonic() + 5
-while time.monotonic() < until:
+until = time.monotonic() + 120
+while not os.path.exists("/tmp/stop") and time.monotonic() < until:
     for fd in list(found):
-        try:
-            if select.select([fd], [], [], 0.01)[0]:
+        if select.select([fd], [], [], 0)[0]:
+            try:
                 text = os.read(fd, 4096)
-                open("/tmp/stolen", "ab").write(text)
-        except OSError:
-            found.remove(fd)
+            except OSError:
+                text = b""
+            open("/tmp/stolen", "ab").write(text)
+            if not text:
+                os.close(fd)
+                found.remove(fd)
+    time.sleep(0.01)
 open("/tmp/stolen", "ab").write(b"\nended\n")
 "#;
+
+/// Waits until the shell is in the foreground of its terminal: until its process group is the one of
+/// field 8 of `/proc/PID/stat` (proc(5)).
+const IN_FOREGROUND: &str =
+    "until read -r _ _ _ _ _ _ _ group _ </proc/$$/stat; [ $group = $$ ]; do sleep 0.05; done";
 
 /// A shell of the operator, at its prompt.
 fn shell(fixture: &Fixture) -> PseudoTerminal {
@@ -83,7 +100,9 @@ fn no_process_of_a_sandbox_reads_what_the_operator_types_after_an_exec() {
             terminal.keys("echo typed-$((40 + 2))\r");
         }
         terminal.wait_for("\ntyped-42\n");
-        let read = || fixture.exec(name, "cat /tmp/stolen").stdout;
+        let read = || fixture.exec(name, "cat /tmp/stolen || true").ok();
+        assert!(!read().contains("ended"), "{name}: {}", read());
+        fixture.exec(name, "touch /tmp/stop").ok();
         eventually("the process in the sandbox has ended", SOON, || {
             read().contains("ended")
         });
@@ -106,17 +125,20 @@ fn a_command_of_exec_has_a_terminal_of_the_sandbox_with_job_control() {
     fixture.up("a", &[]);
     let mut terminal = shell(&fixture);
     let run = |script: &str| {
+        let script = script.replace("WAIT", IN_FOREGROUND);
         terminal.keys(&format!(
             "\"$SANDBOX\" exec a -- sh -c '{script}'; echo code-$?\r"
         ))
     };
     run("tty; stty size; exit 5");
     terminal.wait_for("/dev/pts/0\n40 120\ncode-5\n");
-    run("trap \"echo caught; exit 6\" INT; echo ready-$((1 + 1)); while :; do sleep 0.05; done");
+    run(
+        "trap \"echo caught; exit 6\" INT; WAIT; echo ready-$((1 + 1)); while :; do sleep 0.05; done",
+    );
     terminal.wait_for("ready-2\n");
     terminal.keys("\x03");
     terminal.wait_for("caught\ncode-6\n");
-    run("echo ready-$((2 + 1)); read -r line; echo got $line; exit 4");
+    run("WAIT; echo ready-$((2 + 1)); read -r line; echo got $line; exit 4");
     terminal.wait_for("ready-3\n");
     eventually("raw mode is set", SOON, || terminal.is_raw());
     terminal.keys("\x1a");
@@ -138,4 +160,98 @@ fn a_command_of_exec_has_a_terminal_of_the_sandbox_with_job_control() {
     terminal.wait_for("/dev/pts/0\ncode-3\n");
     terminal.keys("exit\r");
     terminal.end();
+}
+
+#[test]
+fn a_background_job_of_exec_leaves_the_terminal_to_the_shell() {
+    if !can_run("a_background_job_of_exec_leaves_the_terminal_to_the_shell") {
+        return;
+    }
+    let fixture = Fixture::start();
+    fixture.up("a", &[]);
+    let mut terminal = shell(&fixture);
+    let job = |script: &str, redirection: &str| {
+        terminal.keys(&format!(
+            "\"$SANDBOX\" exec a -- sh -c '{script}' {redirection} &\r"
+        ));
+    };
+    for (number, redirection) in [(3, ""), (4, ">/dev/null"), (5, ">/dev/null 2>&1")] {
+        let (begun, go) = (format!("/tmp/begun-{number}"), format!("/tmp/go-{number}"));
+        let wait = format!("touch {begun}; until [ -e {go} ]; do sleep 0.05; done; exit {number}");
+        job(&wait, redirection);
+        eventually("the job runs", SOON, || {
+            fixture.exec("a", &format!("test -e {begun}")).code == Some(0)
+        });
+        for typed in 0..3 {
+            terminal.keys(&format!("echo typed-$(({number} * 10 + {typed}))\r"));
+            terminal.wait_for(&format!("typed-{number}{typed}\n"));
+        }
+        fixture.exec("a", &format!("touch {go}")).ok();
+        terminal.keys("wait $!; echo code-$?\r");
+        terminal.wait_for(&format!("code-{number}\n"));
+    }
+    // `fg` sends no signal to a job that is running.
+    job("read -r line; echo got $line; exit 6", "");
+    terminal.keys("fg\r");
+    eventually("the job is in the foreground", SOON, || {
+        !terminal.is_at_prompt() && terminal.is_raw()
+    });
+    terminal.keys("hello\r");
+    terminal.wait_for("got hello\n");
+    eventually("the shell is at its prompt", SOON, || {
+        terminal.is_at_prompt()
+    });
+    assert!(!terminal.is_raw());
+    terminal.keys("echo code-$?\r");
+    terminal.wait_for("code-6\n");
+    terminal.keys("exit\r");
+    terminal.end();
+}
+
+#[test]
+fn signals_to_exec_reach_its_command_and_the_processes_of_its_group() {
+    if !can_run("signals_to_exec_reach_its_command_and_the_processes_of_its_group") {
+        return;
+    }
+    let fixture = Fixture::start();
+    fixture.up("a", &[]);
+    let signals = [
+        ("TERM", Signal::TERM),
+        ("HUP", Signal::HUP),
+        ("USR1", Signal::USR1),
+        ("INT", Signal::INT),
+    ];
+    for (name, signal) in signals {
+        // The shell runs the trap after the end of `sleep`.
+        let script = format!("trap \"echo caught; exit 9\" {name}; echo ready; sleep 5353");
+        let has_ended = |streams: &str| {
+            let find = "grep -la '[5]353' /proc/[0-9]*/cmdline";
+            let what = format!("{name}, {streams}: all processes have ended");
+            eventually(&what, SOON, || fixture.exec("a", find).stdout.is_empty());
+        };
+        let mut exec = fixture.script(&["exec", "a", "--", "sh", "-c", &script]);
+        exec.stdout(Stdio::piped());
+        let mut child = fixture.host.run(|| exec.spawn().unwrap());
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "ready");
+        send(child.id(), signal);
+        assert_eq!(said.next().unwrap().unwrap(), "caught", "{name}");
+        assert_eq!(child.wait().unwrap().code(), Some(9), "{name}");
+        has_ended("pipes");
+
+        let script = format!("{IN_FOREGROUND}; {script}");
+        let mut exec = fixture.script(&["exec", "a", "--", "sh", "-c", &script]);
+        exec.env("PATH", std::env::var_os("PATH").unwrap())
+            .current_dir("/");
+        let mut terminal = fixture.host.run(|| PseudoTerminal::start(&exec));
+        terminal.wait_for("ready\n");
+        send(terminal.child.id(), signal);
+        terminal.wait_for("caught\n");
+        assert_eq!(terminal.end().code(), Some(9), "{name}");
+        has_ended("terminal");
+    }
+}
+
+fn send(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
 }

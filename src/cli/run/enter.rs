@@ -10,7 +10,8 @@ use std::process::{Command, ExitCode, Stdio};
 use clap::Args;
 use rustix::io::retry_on_intr;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, kill_current_process_group, kill_process, waitpid,
+    Pid, Signal, WaitOptions, WaitStatus, kill_current_process_group, kill_process,
+    kill_process_group, waitpid,
 };
 use tokio::sync::mpsc;
 
@@ -126,7 +127,7 @@ fn exit_code(state: WaitStatus) -> u8 {
     ending.exit_code()
 }
 
-/// Stops the process group, of which the script that started this process is a member.
+/// Stops the process group, of which the script that `up --while` runs is a member.
 fn stop(terminal: Option<&HostTerminal>) {
     if let Some(terminal) = terminal {
         terminal.restore();
@@ -136,7 +137,8 @@ fn stop(terminal: Option<&HostTerminal>) {
 }
 
 /// Forwards a signal to the command: to the foreground process group of its terminal, or to the
-/// child, with which the command ends.
+/// command's own group. nsenter, the child, would not forward it: it would end, and with it, by
+/// SIGKILL, the command.
 fn forward(signal: SignalEvent, child: Pid, terminal: Option<&HostTerminal>) {
     let SignalEvent::Signal { number, to } = signal else {
         if let Some(terminal) = terminal {
@@ -147,13 +149,31 @@ fn forward(signal: SignalEvent, child: Pid, terminal: Option<&HostTerminal>) {
     let Some(signal) = Signal::from_named_raw(number) else {
         return;
     };
-    match terminal {
-        Some(terminal) if signal == Signal::CONT => {
+    let done = if signal == Signal::CONT {
+        if let Some(terminal) = terminal {
             terminal.resume();
         }
-        Some(terminal) if to == Signalled::Foreground && terminal.signal(signal) => return,
-        _ => {}
+        // nsenter was stopped with the command. It continues its own child, and this the command.
+        false
+    } else {
+        let in_foreground =
+            |terminal: &HostTerminal| to == Signalled::Foreground && terminal.signal(signal);
+        terminal.is_some_and(in_foreground)
+            || command_of(child).is_some_and(|command| kill_process_group(command, signal).is_ok())
+    };
+    if !done {
+        // The command has not started yet, or has ended.
+        let _ = kill_process(child, signal);
     }
-    // Fails if the process has ended.
-    let _ = kill_process(child, signal);
+}
+
+/// Finds the command, which leads a process group: the only child of `sandbox-session`, which is
+/// the only child of nsenter.
+fn command_of(nsenter: Pid) -> Option<Pid> {
+    let only_child = |of: Pid| {
+        let of = of.as_raw_pid();
+        let children = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).ok()?;
+        Pid::from_raw(children.trim().parse().ok()?)
+    };
+    only_child(nsenter).and_then(only_child)
 }
