@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Container, Containers, Unavailable};
+use addons::contract::{Containers, Unavailable};
 use time::OffsetDateTime;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
@@ -113,7 +113,9 @@ impl Registry {
         prune: bool,
     ) -> Result<(), StoreError> {
         let expired = std::mem::take(&mut *self.found_expired.lock());
-        if let Err(error) = delete_expired(tracked, &expired) {
+        if !expired.is_empty()
+            && let Err(error) = tracked.end(&expired)
+        {
             self.found_expired.lock().extend(expired);
             return Err(error);
         }
@@ -195,21 +197,6 @@ impl Registry {
                 "registry unavailable: every flow is denied until it can be read"
             );
         }
-    }
-}
-
-/// Deletes leases that flows found expired; keeps their standings.
-fn delete_expired(
-    tracked: &mut TrackedStore,
-    expired: &[Arc<Container>],
-) -> Result<(), StoreError> {
-    for ended in expired {
-        tracked.keep_standing(ended)?;
-    }
-    let leases: Vec<_> = expired.iter().map(|ended| ended.lease).collect();
-    match leases.is_empty() {
-        true => Ok(()),
-        false => tracked.store.end(&leases),
     }
 }
 

@@ -154,6 +154,10 @@ impl Registry {
                 }
                 None => {
                     replaced = registry.view.replaced_by(&begun, now);
+                    let evicted = registry.view.find(&begun.source);
+                    if let Some(evicted) = evicted.filter(|old| old.id != begun.id) {
+                        tracked.end(&[evicted])?;
+                    }
                     begun.standing = registry.standing_in_memory(&begun.id);
                     tracked.begin(slice::from_mut(&mut begun))?;
                     registry.view.insert(begun)
@@ -234,9 +238,9 @@ impl Registry {
 
     /// The standing of a container's leases in memory, which may not have been written yet.
     fn standing_in_memory(&self, id: &ContainerId) -> Standing {
+        let present = self.view.get(id).map(|present| present.standing());
         let expired = self.found_expired.lock();
         let expired = expired.iter().filter(|ended| ended.id == *id);
-        let present = self.view.get(id).map(|present| present.standing());
         expired
             .map(|ended| ended.standing())
             .chain(present)
@@ -310,7 +314,8 @@ impl Containers for Registry {
     }
 
     fn expire(&self, container: &Arc<Container>) {
-        self.view.remove(container);
+        // In this order, so that `standing_in_memory` finds the container in one of both.
         self.found_expired.lock().push(Arc::clone(container));
+        self.view.remove(container);
     }
 }

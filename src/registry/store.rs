@@ -42,8 +42,8 @@ pub trait LeaseStore: fmt::Display + Send {
     /// Deletes a container's lease and its standing. Returns whether there was any.
     fn remove(&mut self, id: &ContainerId) -> Result<bool, StoreError>;
 
-    /// Deletes leases.
-    fn end(&mut self, leases: &[LeaseId]) -> Result<(), StoreError>;
+    /// Sets the standings of leases, and deletes the leases.
+    fn end(&mut self, leases: &[(LeaseId, Standing)]) -> Result<(), StoreError>;
 
     /// Deletes the leases that expired at or before a time. Returns their number.
     fn prune(&mut self, before: OffsetDateTime) -> Result<usize, StoreError>;

@@ -3,6 +3,7 @@
 //! abort latch.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use addons::contract::{Container, ContainerId, Registration, Standing};
 use tokio::time::Instant;
@@ -79,14 +80,14 @@ impl TrackedStore {
         self.stored(&container.id) == container.standing()
     }
 
-    /// Stores the standing of an ended lease if it is stricter than the stored one.
-    pub(super) fn keep_standing(&mut self, ended: &Container) -> Result<(), StoreError> {
-        let stored = self.stored(&ended.id);
-        let stricter = stored.and(ended.standing());
-        match stricter == stored {
-            true => Ok(()),
-            false => self.set_standing(&ended.id, stricter),
-        }
+    /// Calls [`LeaseStore::end`] with the stricter of the stored standings and those in memory.
+    pub(super) fn end(&mut self, ended: &[Arc<Container>]) -> Result<(), StoreError> {
+        let leases = ended.iter().map(|ended| {
+            let standing = self.stored(&ended.id).and(ended.standing());
+            (ended.lease, standing)
+        });
+        let leases: Vec<_> = leases.collect();
+        self.store.end(&leases)
     }
 
     /// Calls [`LeaseStore::set_standing`], and copies the standing if that succeeded.

@@ -8,7 +8,7 @@ use super::client_text::carries_text;
 use super::gate::READ_IN_PLACE;
 use super::overrides::matches;
 use super::settings::{McpSettings, ServerSettings};
-use super::uri::is_plain;
+use super::uri::{is_plain, looked_up};
 use crate::contract::{ContainerId, Direction, Frame, FrameKind, Level};
 use crate::raw_json::{Members, Node};
 
@@ -94,6 +94,7 @@ fn named_classification(server: &ServerSettings, default: Level, frame: &Frame) 
     if highest == Level::Public {
         return highest;
     }
+    let levels = [default, highest];
     let params = frame
         .params()
         .filter(|params| params.get().len() <= READ_IN_PLACE);
@@ -102,10 +103,13 @@ fn named_classification(server: &ServerSettings, default: Level, frame: &Frame) 
         .unwrap_or_default();
     let resource = |uri: Option<&str>| {
         let uri = uri.filter(|uri| is_plain(uri));
-        uri.map_or(highest, |uri| level_of(resources, uri, default, highest))
+        uri.map_or(highest, |uri| level_of(resources, uri, looked_up, levels))
     };
-    let prompt =
-        |name: Option<&str>| name.map_or(highest, |name| level_of(prompts, name, default, highest));
+    let prompt = |name: Option<&str>| {
+        name.map_or(highest, |name| {
+            level_of(prompts, name, str::to_lowercase, levels)
+        })
+    };
     match &*frame.method {
         "resources/read" | "resources/subscribe" | "notifications/resources/updated" => {
             resource(params.text("uri").as_deref())
@@ -131,19 +135,24 @@ fn named_classification(server: &ServerSettings, default: Level, frame: &Frame) 
     }
 }
 
-/// The highest level of the patterns that match a name; `default` if none does. If a pattern would
-/// match in another letter case, a server might ignore case: `highest`.
-fn level_of(patterns: &[(Arc<str>, Level)], name: &str, default: Level, highest: Level) -> Level {
-    let matching = patterns
-        .iter()
-        .filter(|(pattern, _)| matches(pattern, name));
-    if let Some(level) = matching.map(|(_, level)| *level).max() {
-        return level;
-    }
-    let folded = name.to_lowercase();
-    let mut patterns = patterns.iter();
-    match patterns.any(|(pattern, _)| matches(&pattern.to_lowercase(), &folded)) {
-        true => highest,
-        false => default,
-    }
+/// The highest level of the patterns that match a name; `default` if none does. A pattern that
+/// matches only the name as some servers read it counts as `highest`. `read` returns what such
+/// servers make of a name.
+fn level_of(
+    patterns: &[(Arc<str>, Level)],
+    name: &str,
+    read: fn(&str) -> String,
+    [default, highest]: [Level; 2],
+) -> Level {
+    // With and without a slash at the end: `kb://hr` may be the directory of `kb://hr/*`.
+    let file = read(name);
+    let directory = format!("{file}/");
+    let levels = patterns.iter().filter_map(|(pattern, level)| {
+        if matches(pattern, name) {
+            return Some(*level);
+        }
+        let pattern = read(pattern);
+        (matches(&pattern, &file) || matches(&pattern, &directory)).then_some(highest)
+    });
+    levels.max().unwrap_or(default)
 }

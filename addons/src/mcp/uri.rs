@@ -4,7 +4,7 @@
 const MAX_URI: usize = 4096;
 
 /// Whether every server reads a URI as it is written: no server can decode or normalise it to
-/// another one (RFC 3986, section 6.2), except for letter case.
+/// another one (RFC 3986, section 6.2), except for what [`looked_up`] leaves out.
 pub(super) fn is_plain(uri: &str) -> bool {
     if uri.len() > MAX_URI || !uri.bytes().all(|byte| byte.is_ascii_graphic()) {
         return false;
@@ -27,6 +27,20 @@ pub(super) fn is_plain(uri: &str) -> bool {
         && !inner.any(str::is_empty)
         && !uri.contains(['\\', '{', '}', '|', '^', '`', '<', '>', '"'])
         && escapes_are_plain(uri)
+}
+
+/// What a server looks up for a URI if it ignores letter case, the query, the fragment, slashes at
+/// both ends, and the authority `localhost` of a file.
+pub(super) fn looked_up(uri: &str) -> String {
+    let uri = uri.to_lowercase();
+    let uri = uri.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = uri.split_once(':') else {
+        return uri.to_owned();
+    };
+    let rest = rest.trim_matches('/');
+    let path = rest.strip_prefix("localhost/");
+    let path = path.filter(|_| scheme == "file").unwrap_or(rest);
+    format!("{scheme}:{path}")
 }
 
 /// Whether each percent-encoded byte is one that must be encoded.

@@ -133,6 +133,10 @@ impl Core {
             // The next change of the subscriptions or of the list tries again.
             return;
         };
+        // A message may have raised the level meanwhile.
+        if self.is_excluded(caller, &mount) {
+            return;
+        }
         wanted.append(&mut listed);
         match pooled.session.version().era() {
             Era::Modern => {
@@ -213,6 +217,9 @@ impl Core {
         let is_sent = known.level.lock().is_some_and(|sent| sent <= level);
         if !is_sent {
             let _updating = known.updating.lock().await;
+            if self.is_excluded(caller, &target.mount) {
+                return;
+            }
             self.send_level(&known, target, caller, Some(level)).await;
         }
     }
@@ -240,11 +247,16 @@ impl Core {
                 known.subscribed.lock().insert(Arc::clone(uri));
             }
         }
-        // Other containers may be subscribed to the resource in the same shared session.
+        // Other containers may be subscribed to the resource in the same shared session, so it is
+        // only forgotten.
         if target.mount.is_shared() {
+            known.subscribed.lock().retain(|uri| wanted.contains(uri));
             return;
         }
         for uri in sent.difference(wanted) {
+            if self.is_excluded(caller, &target.mount) {
+                return;
+            }
             let (target, member) = (of_uri(uri), ("uri", &**uri));
             self.send_own(&target, caller, "resources/unsubscribe", member)
                 .await;

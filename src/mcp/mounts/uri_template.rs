@@ -53,9 +53,14 @@ impl UriTemplate {
         Some(Self { prefix, rest })
     }
 
-    /// Number of parts. The time of a match grows with it.
+    /// Number of parts, in which a literal counts once more for each 64 bytes. The time of a match
+    /// grows with it: a literal is compared at each offset of the URI.
     pub fn parts(&self) -> usize {
-        self.rest.len() + 1
+        let of = |part: &Part| match part {
+            Part::Literal(literal) => 1 + literal.len() / 64,
+            Part::Expression(_) => 1,
+        };
+        self.rest.iter().map(of).sum::<usize>() + 1
     }
 
     pub fn matches(&self, uri: &str) -> bool {

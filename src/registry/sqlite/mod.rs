@@ -146,11 +146,15 @@ impl LeaseStore for SqliteStore {
         })?)
     }
 
-    fn end(&mut self, leases: &[LeaseId]) -> Result<(), StoreError> {
+    fn end(&mut self, leases: &[(LeaseId, Standing)]) -> Result<(), StoreError> {
         Ok(self.write(|conn| {
+            let update = "UPDATE containers SET level = ?2, aborted = ?3 WHERE lease = ?1";
+            let mut update = conn.prepare(update)?;
             let mut delete = conn.prepare("DELETE FROM containers WHERE lease = ?1")?;
-            for lease in leases {
-                delete.execute([lease.to_string()])?;
+            for (lease, standing) in leases {
+                let lease = lease.to_string();
+                update.execute(params![lease, standing.level.as_str(), standing.aborted])?;
+                delete.execute([lease])?;
             }
             Ok(())
         })?)

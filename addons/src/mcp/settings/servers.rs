@@ -158,17 +158,39 @@ fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<Serv
         containers,
         scope,
         classification: fields.optional("classification", level),
-        resources: levels(fields, "resources"),
-        prompts: levels(fields, "prompts"),
+        resources: levels(fields, "resources", is_uri_pattern, URI_PATTERN),
+        prompts: levels(fields, "prompts", |name| !name.is_empty(), "not empty"),
         place: at.place(),
     })
 }
 
-/// Reads the classifications of resources or prompts, by pattern.
-fn levels(fields: &Fields<'_>, key: &'static str) -> Vec<(Arc<str>, Level)> {
+/// What a pattern of URIs must be.
+const URI_PATTERN: &str =
+    "a URI as clients write it, with other characters than visible ASCII percent-encoded";
+
+/// Whether a pattern can match a URI that clients may send. No client sends a space, for example.
+fn is_uri_pattern(pattern: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_graphic() && !b"\\{}".contains(&byte);
+    !pattern.is_empty() && pattern.bytes().all(fits)
+}
+
+/// Reads the classifications of resources or prompts, by pattern. `fits` tells whether a pattern
+/// can match; `must` says what it must be.
+fn levels(
+    fields: &Fields<'_>,
+    key: &'static str,
+    fits: fn(&str) -> bool,
+    must: &str,
+) -> Vec<(Arc<str>, Level)> {
     let entries = fields.find(key).and_then(|at| at.entries());
     let entries = entries.into_iter().flatten();
-    let read = entries.filter_map(|(key, at)| Some((key.name.as_str().into(), level(at)?)));
+    let read = entries.filter_map(|(key, at)| {
+        if !fits(&key.name) {
+            at.refuse(format!("the pattern {:?} must be {must}", key.name));
+            return None;
+        }
+        Some((key.name.as_str().into(), level(at)?))
+    });
     read.collect()
 }
 

@@ -89,11 +89,11 @@ overrides:
     assert_eq!(rule("open"), Level::Public);
     let errors = read_with(
         "mcpServers:\n  kb:\n    url: https://kb.example.com/mcp\n    classification: secret\n    \
-         resources: { \"a*\": high }\n    prompts: [a]",
+         resources: { \"a*\": high, \"kb://hr files/*\": Secret, \"kb://r\u{e9}sum\u{e9}\": Secret, \"\": Secret }\n    prompts: [a]",
         &[],
     );
     let errors = errors.unwrap_err();
-    let places = ["4:21", "5:24", "6:14"];
+    let places = ["4:21", "5:24", "5:51", "5:75", "5:87", "6:14"];
     assert_eq!(errors.len(), places.len(), "{errors:?}");
     for (error, place) in errors.iter().zip(places) {
         assert!(error.contains(place), "{error}");

@@ -85,12 +85,16 @@ fn after(settings: &McpSettings, mut frame: Frame) -> Level {
 
 #[test]
 fn messages_about_a_resource_or_prompt_raise_the_level_to_its_classification() {
-    let patterns: [(&str, Level); 3] = [
+    let patterns = [
+        ("kb://*", PUBLIC),
         ("kb://hr/*", CONFIDENTIAL),
         ("kb://hr/pay/*", SECRET),
+        ("kb://hr/plan", CONFIDENTIAL),
         ("kb://open/*", PUBLIC),
+        ("config://keys/", CONFIDENTIAL),
+        ("file:///srv/pay/*", CONFIDENTIAL),
     ];
-    let prompts = [("review*", CONFIDENTIAL)];
+    let prompts = [("*", PUBLIC), ("review*", CONFIDENTIAL)];
     let settings = classified(None, &patterns, &prompts, None);
     let rows = [
         ("kb://hr/1", CONFIDENTIAL),
@@ -102,6 +106,17 @@ fn messages_about_a_resource_or_prompt_raise_the_level_to_its_classification() {
         ("KB://HR/1", SECRET),
         ("kb://HR/pay/1", SECRET),
         ("kb://h%72/1", SECRET),
+        ("Kb://hr/1", SECRET),
+        ("config://keys/", CONFIDENTIAL),
+        ("config://keys", SECRET),
+        ("config://keys?x", SECRET),
+        ("config://keys/#x", SECRET),
+        ("config://keys/x", PUBLIC),
+        ("config:keys", SECRET),
+        ("file:/srv/pay/1", SECRET),
+        ("file://localhost/srv/pay/1", SECRET),
+        ("file:///srv/pay", SECRET),
+        ("file:///srv/payments", PUBLIC),
         ("kb://open/../hr/1", SECRET),
         ("kb://open//../hr/1", SECRET),
         ("kb://{place}/1", SECRET),
