@@ -15,6 +15,7 @@ mod registry;
 mod run;
 mod sandbox_files;
 mod tail;
+mod unreachable;
 
 use std::path::{Path, PathBuf};
 
@@ -185,15 +186,21 @@ struct Target {
 
 impl Target {
     fn client(&self) -> Client {
-        let named = self.socket.clone();
-        let named = named.or_else(|| std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from));
-        Client::new(named.unwrap_or_else(|| {
-            let dev = Path::new(DEV_STATE).join("api.sock");
-            match dev.exists() {
-                true => dev,
-                false => SOCKET.into(),
+        if let Some(socket) = &self.socket {
+            return Client::new(socket.clone(), "--socket");
+        }
+        if let Some(socket) = std::env::var_os(SOCKET_VARIABLE) {
+            return Client::new(socket.into(), format!("${SOCKET_VARIABLE}"));
+        }
+        let dev = Path::new(DEV_STATE).join("api.sock");
+        match dev.try_exists() {
+            Ok(false) => {
+                let named_by = format!("the default; there is no {}", dev.display());
+                Client::new(SOCKET.into(), named_by)
             }
-        }))
+            // In a directory that this user may not search, connecting fails, and the error says so.
+            _ => Client::new(dev, "of `dev` in this directory"),
+        }
     }
 }
 
@@ -214,7 +221,8 @@ impl Server {
             return Ok(self.target.client());
         };
         let (dir, profile) = ConfigDir { config: Some(dir) }.here();
-        Ok(Client::new(config::admin_socket(&dir, profile)?))
+        let named_by = format!("listen.admin of the configuration in {}", dir.display());
+        Ok(Client::new(config::admin_socket(&dir, profile)?, named_by))
     }
 }
 
