@@ -16,8 +16,10 @@ use tokio::net::UnixStream;
 use super::events::Events;
 use super::exit::{Failure, code};
 use super::unreachable;
-use crate::admin::SandboxSettings;
+use crate::admin::{SandboxSettings, not_registered};
 
+/// The path of the registered containers.
+pub(super) const CONTAINERS: &str = "/internal/containers";
 /// The default time limit, from connecting to the end of the response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limit on the attempts of a request that the admin API's rate limit denies with 429.
@@ -64,9 +66,29 @@ impl Client {
             }
             return match response.status().is_success() {
                 true => Ok(response.into_body()),
-                false => Err(failure(&response)),
+                false => Err(self.refused(path, &response).await),
             };
         }
+    }
+
+    /// The failure of a request whose response has an error status. If the path names a container
+    /// that is not registered, the failure lists the registered ones.
+    async fn refused(&self, path: &str, response: &Response<Value>) -> Failure {
+        let below = path
+            .strip_prefix(CONTAINERS)
+            .and_then(|path| path.strip_prefix('/'));
+        if response.status() == StatusCode::NOT_FOUND
+            && let Some(id) = below.and_then(|below| below.split('/').next())
+            && let Ok(list) = self.get(CONTAINERS).await
+            && let Some(containers) = list.body().get("containers").and_then(Value::as_array)
+        {
+            let ids = containers
+                .iter()
+                .filter_map(|container| container.get("container_id")?.as_str());
+            let ids: Vec<&str> = ids.collect();
+            return Failure::usage(not_registered(id, &ids));
+        }
+        failure(response)
     }
 
     /// Queries the settings that a sandbox needs: the server's addresses, certificates and
