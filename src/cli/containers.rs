@@ -13,7 +13,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::client::CONTAINERS;
 use super::exit::Failure;
-use super::{Output, parse_id};
+use super::{Output, examples, parse_id};
 use crate::admin::RegistrationBody;
 use crate::registry::RepoEntry;
 
@@ -21,6 +21,7 @@ use crate::registry::RepoEntry;
 #[derive(Debug, Subcommand)]
 pub enum ContainerCommand {
     /// Register a container, replacing a lease with the same id or address
+    #[command(after_help = examples::CONTAINER_ADD)]
     Add(Box<Add>),
     /// Unregister a container; its connections end
     Rm(One),

@@ -7,6 +7,7 @@ mod containers;
 mod dev;
 mod env;
 mod events;
+mod examples;
 mod exit;
 mod explain;
 mod health;
@@ -52,7 +53,7 @@ const VERSION: &str = match option_env!("UNIFIED_PROXY_BUILD") {
 };
 
 #[derive(Debug, Parser)]
-#[command(name = "unified-proxy", version = VERSION, about)]
+#[command(name = "unified-proxy", version = VERSION, about, after_help = examples::ALL)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -61,14 +62,18 @@ struct Cli {
 /// The subcommands of `unified-proxy`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the appliance
-    Serve(ConfigDir),
-    /// Run on this machine, with local defaults
+    /// Run one command in a sandbox of its own
+    #[command(after_help = examples::RUN)]
+    Run(Box<run::Run>),
+    /// Serve this machine until Ctrl-C, with local defaults
+    #[command(after_help = examples::DEV)]
     Dev(dev::Dev),
+    /// Serve registered containers: the proxy, DNS and the MCP gateway
+    Serve(ConfigDir),
     /// Validate every configuration file
     Check(ConfigDir),
-    /// Run one command in a sandbox of its own
-    Run(Box<run::Run>),
+    #[command(flatten)]
+    Client(ClientCommand),
     /// The appliance of one `run`
     #[command(name = run::APPLIANCE, hide = true)]
     RunAppliance,
@@ -87,8 +92,6 @@ pub enum Command {
     /// The audit log
     #[command(subcommand)]
     Audit(AuditCommand),
-    #[command(flatten)]
-    Client(ClientCommand),
 }
 
 /// Subcommands of `audit`.
@@ -155,6 +158,7 @@ pub fn check(dir: &ConfigDir) -> Result<(), Failure> {
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
     /// Say what would happen to a request, and why
+    #[command(after_help = examples::EXPLAIN)]
     Explain(explain::Explain),
     /// Show flows as they end
     Tail(tail::Tail),
@@ -165,8 +169,10 @@ pub enum ClientCommand {
     #[command(subcommand)]
     Mcp(mcp::McpCommand),
     /// Say whether listeners, registry and chain work
+    #[command(after_help = examples::HEALTH)]
     Health(Output),
     /// Print the environment that points clients at the proxy
+    #[command(after_help = examples::ENV)]
     Env(env::Env),
     /// Write the placeholder credential files that a sandbox mounts
     SandboxFiles(sandbox_files::SandboxFiles),
