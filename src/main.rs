@@ -16,7 +16,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let ended = match cli::parse() {
-        // These five commands start a runtime themselves if they need one. The forwarder must begin
+        // These seven commands start a runtime themselves if they need one. The forwarder must begin
         // with one thread: a process with several threads cannot enter a new user namespace.
         Command::Run(run) => return run.run(),
         Command::RunAppliance => {
@@ -25,6 +25,8 @@ fn main() -> ExitCode {
         }
         Command::SandboxForwarder => return sandbox::run_forwarder(),
         Command::SandboxPid1 => return sandbox::run_pid1(),
+        Command::SandboxEnter(enter) => return enter.run(),
+        Command::SandboxSession { command } => return sandbox::run_session(&command),
         Command::SandboxSupervisor => return sandbox::run_supervisor(),
         Command::Serve(dir) => serve(dir.served(), None),
         Command::Dev(dev) => {

@@ -175,6 +175,9 @@ fn server() -> Arc<ServerSettings> {
         timeout: Duration::from_secs(60),
         containers: vec!["*".into()],
         scope: Scope::Container,
+        classification: None,
+        resources: Vec::new(),
+        prompts: Vec::new(),
         place: Place { line: 1, column: 1 },
     })
 }

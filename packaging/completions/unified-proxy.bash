@@ -52,6 +52,9 @@ _unified__proxy() {
             unified__proxy,run-appliance)
                 cmd="unified__proxy__subcmd__run__subcmd__appliance"
                 ;;
+            unified__proxy,sandbox-enter)
+                cmd="unified__proxy__subcmd__sandbox__subcmd__enter"
+                ;;
             unified__proxy,sandbox-files)
                 cmd="unified__proxy__subcmd__sandbox__subcmd__files"
                 ;;
@@ -60,6 +63,9 @@ _unified__proxy() {
                 ;;
             unified__proxy,sandbox-pid1)
                 cmd="unified__proxy__subcmd__sandbox__subcmd__pid1"
+                ;;
+            unified__proxy,sandbox-session)
+                cmd="unified__proxy__subcmd__sandbox__subcmd__session"
                 ;;
             unified__proxy,sandbox-supervisor)
                 cmd="unified__proxy__subcmd__sandbox__subcmd__supervisor"
@@ -125,7 +131,7 @@ _unified__proxy() {
 
     case "${cmd}" in
         unified__proxy)
-            opts="-h -V --help --version serve dev check run run-appliance sandbox-forwarder sandbox-pid1 sandbox-supervisor ca audit explain tail container mcp health env sandbox-files registry"
+            opts="-h -V --help --version serve dev check run run-appliance sandbox-forwarder sandbox-pid1 sandbox-enter sandbox-session sandbox-supervisor ca audit explain tail container mcp health env sandbox-files registry"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -730,6 +736,24 @@ _unified__proxy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        unified__subcmd__proxy__subcmd__sandbox__subcmd__enter)
+            opts="-h --multiplexer --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --multiplexer)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         unified__subcmd__proxy__subcmd__sandbox__subcmd__files)
             opts="-h --force --proxy --certs --socket --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -775,6 +799,20 @@ _unified__proxy() {
             return 0
             ;;
         unified__subcmd__proxy__subcmd__sandbox__subcmd__pid1)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__sandbox__subcmd__session)
             opts="-h --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

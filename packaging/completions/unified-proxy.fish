@@ -33,6 +33,8 @@ complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "run" -d
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "run-appliance" -d 'The appliance of one `run`'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-forwarder" -d 'Forward a sandbox\'s connections to the proxy'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-pid1" -d 'PID 1 of a sandbox'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-enter" -d 'Run a program that enters a sandbox, without the terminal'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-session" -d 'Lead the session of a command in a sandbox'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-supervisor" -d 'Kill what an unconfined command leaves when it ends'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "ca" -d 'The interception CA'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "audit" -d 'The audit log'
@@ -64,11 +66,14 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l read
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l learn -d 'Write an allowlist of every requested host to FILE; unlisted hosts are still denied' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l server -d 'Use the running server with this admin socket instead of starting an appliance' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l with-logins -d 'Let the command use this user\'s logins of gh, claude, codex, gemini and opencode, and keys from the environment: the proxy injects them, the sandbox sees placeholders'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l quiet -d 'Print errors only'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l quiet -d 'Print only errors, and files of the command that the host would execute or obey'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run-appliance" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-forwarder" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-pid1" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-enter" -l multiplexer -d 'The multiplexer of the sandbox\'s pseudo-terminals, as a path of the host' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-enter" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-session" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-supervisor" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "path" -d 'Print the path of the CA\'s certificate'

@@ -157,7 +157,8 @@ pub(super) async fn show(
     Ok(Json((&*container).into()))
 }
 
-/// Unregister a container; its connections end.
+/// Unregister a container; its connections end. Also clears its security level and its abort latch,
+/// which outlive an expired lease.
 #[utoipa::path(
     delete,
     path = "/internal/containers/{id}",

@@ -39,8 +39,8 @@ pub struct ContainerEntry {
     pub registration: RegistrationBody,
     /// The beginning of the lease, RFC 3339.
     pub created_at: String,
-    /// The level of the most confidential data that the container may have read since the beginning
-    /// of the lease or since the last reset: `Public`, `Confidential` or `Secret`.
+    /// The level of the most confidential data that the container may have read since an operator
+    /// last reset or unregistered it: `Public`, `Confidential` or `Secret`.
     pub security_level: String,
     /// Whether a policy decided `deny_abort`. If so, until a reset, every request of the container
     /// to an MCP server is denied, and so is every answer to a request of a server. Only these

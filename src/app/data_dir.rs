@@ -1,8 +1,8 @@
 //! The data directory, locked so that only one server at a time uses it.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::failure::Failure;
@@ -42,6 +42,29 @@ impl DataDir {
         let _ = write_pid(&mut lock);
         Ok(Self { _lock: lock })
     }
+}
+
+/// Makes a directory if it is missing. Fails if another user made it, or every user can write to it.
+/// `dev` calls it: its state is below the working directory, where other users may have made that
+/// directory before.
+pub fn claim(path: &Path) -> Result<(), Failure> {
+    // An error is reported when the directory is used.
+    let _ = DirBuilder::new().mode(0o700).create(path);
+    // A link is checked as well as its target.
+    let found = [fs::symlink_metadata(path), fs::metadata(path)];
+    let us = rustix::process::geteuid().as_raw();
+    let why = found
+        .into_iter()
+        .flatten()
+        .find_map(|found| match found.uid() {
+            owner if owner != us => Some("belongs to another user"),
+            _ if found.is_dir() && found.mode() & 0o002 != 0 => {
+                Some("can be changed by every user")
+            }
+            _ => None,
+        });
+    let path = path.to_owned();
+    why.map_or(Ok(()), |why| Err(Failure::Foreign { path, why }))
 }
 
 fn prepare(path: &Path) -> io::Result<()> {

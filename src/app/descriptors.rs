@@ -64,8 +64,8 @@ impl DescriptorShares {
 
 /// Raises the soft limit on open files to the hard limit. The soft limit is usually 1024, for
 /// programs that use `select`, which cannot handle higher descriptors. Warns if the soft limit
-/// cannot be raised. Also warns if the limit in force is too low for `max_connections`.
-pub fn raise_limit(max_connections: usize) {
+/// cannot be raised.
+pub fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
@@ -74,6 +74,10 @@ pub fn raise_limit(max_connections: usize) {
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, "the soft limit on open files cannot be raised to the hard limit");
     }
+}
+
+/// Warns if the limit on open files in force is too low for `max_connections`.
+pub fn warn_if_low(max_connections: usize) {
     let needed = max_connections as u64 * PER_CONNECTION;
     if let Some(open) = getrlimit(Resource::Nofile)
         .current

@@ -21,6 +21,9 @@ pub enum Failure {
         path: PathBuf,
         source: std::io::Error,
     },
+    /// A state directory of `dev` that another user made, or could change.
+    #[error("{} {why}, so another user could know the CA's key or answer for the server: start in another directory, or set `data_dir` and `listen.admin` in proxy.yaml", path.display())]
+    Foreign { path: PathBuf, why: &'static str },
     /// A setting that cannot be used. The text names the setting.
     #[error("{0}")]
     Setting(String),
@@ -49,7 +52,11 @@ pub enum Failure {
 impl Failure {
     pub fn code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Ca(_) | Self::DataDir { .. } | Self::Setting(_) => code::CONFIG,
+            Self::Config(_)
+            | Self::Ca(_)
+            | Self::DataDir { .. }
+            | Self::Foreign { .. }
+            | Self::Setting(_) => code::CONFIG,
             Self::Listen { .. } | Self::Dns { .. } | Self::Socket { .. } | Self::InUse { .. } => {
                 code::UNAVAILABLE
             }

@@ -31,7 +31,7 @@ pub use private::{PrivateStart, run_private};
 pub use private_options::PrivateOptions;
 
 use crate::admin::{self, AdminState};
-use crate::config::{Config, Profile};
+use crate::config::{Config, DEV_STATE, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
 use crate::ingress::{self, Engine, ListenerKind, Workers};
@@ -78,12 +78,23 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    descriptors::raise_limit(config.proxy.limits.max_connections);
+    descriptors::raise_limit();
+    descriptors::warn_if_low(config.proxy.limits.max_connections);
     // The listeners are bound before the data directory is opened. If another server is running,
     // the error then names the address that is in use.
     let dns_may_move = dev.as_ref().is_some_and(|dev| dev.dns_port.is_none());
     if let Some(dev) = &dev {
         dev.set_ports(&mut config.proxy.listen);
+        let directories = [
+            config.proxy.data_dir.as_path(),
+            socket_directory(&config.proxy.listen),
+        ];
+        for directory in directories
+            .iter()
+            .filter(|path| path.starts_with(DEV_STATE))
+        {
+            data_dir::claim(directory)?;
+        }
     }
     let listen = &mut config.proxy.listen;
     let listeners = Listeners::bind(listen, config.proxy.admin_mode, dns_may_move)?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::descriptors;
 use super::failure::Failure;
 use super::listeners::Listeners;
 use super::private_options::PrivateOptions;
@@ -57,6 +58,7 @@ async fn start(options: PrivateOptions) -> Result<Running, Failure> {
     let dir = options.config.clone();
     let (source, config) = Source::load(dir, Profile::Serve, Some(options))?;
     init_logging(&config.proxy.logging).map_err(Failure::Setting)?;
+    descriptors::raise_limit();
     let listeners = Listeners::bind(&config.proxy.listen, config.proxy.admin_mode, false)?;
     let app = App::build(
         source,

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use crate::app;
 use crate::config::ConfigErrors;
 pub(super) use crate::exit_code as code;
+pub(super) use crate::runtime::printable;
 
 /// Why a command failed: an exit code and a message.
 #[derive(Debug)]
@@ -87,34 +88,4 @@ pub(super) fn warn(message: impl Display) {
 fn printable_lines(text: &str) -> String {
     let lines: Vec<_> = text.lines().map(printable).collect();
     lines.join("\n")
-}
-
-/// Escapes control characters, invisible characters and characters that change the direction of
-/// text, so that text from a container can neither control the terminal nor disguise itself.
-pub(super) fn printable(text: &str) -> String {
-    let is_harmful = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
-    };
-    let mut clean = String::with_capacity(text.len());
-    for c in text.chars() {
-        match is_harmful(c) {
-            true => clean.extend(c.escape_unicode()),
-            false => clean.push(c),
-        }
-    }
-    clean
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn control_characters_and_direction_overrides_are_escaped() {
-        assert_eq!(
-            printable("/a\x1b[2J\r\u{202e}é"),
-            "/a\\u{1b}[2J\\u{d}\\u{202e}é"
-        );
-    }
 }

@@ -18,6 +18,8 @@ mod sandbox_files;
 mod tail;
 mod unreachable;
 
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use addons::contract::ContainerId;
@@ -25,7 +27,7 @@ use clap::{Args, Parser, Subcommand};
 use http::Method;
 use serde_json::Value;
 
-use crate::config::{self, Config, Profile};
+use crate::config::{self, Config, DEV_STATE, Profile};
 use crate::mcp::policy::Bundles;
 use crate::sandbox;
 
@@ -38,8 +40,6 @@ use exit::{code, print};
 
 /// The default configuration directory of the appliance.
 const CONFIG_DIR: &str = "/etc/unified-proxy";
-/// The state directory of `dev`, in the current directory.
-const DEV_STATE: &str = "./.unified-proxy";
 /// The environment variable with the path of the admin socket, used without `--socket`.
 const SOCKET_VARIABLE: &str = "UNIFIED_PROXY_SOCKET";
 /// The default admin socket of the appliance.
@@ -83,6 +83,16 @@ pub enum Command {
     /// PID 1 of a sandbox
     #[command(name = sandbox::PID1, hide = true)]
     SandboxPid1,
+    /// Run a program that enters a sandbox, without the terminal
+    #[command(name = run::ENTER, hide = true)]
+    SandboxEnter(run::Enter),
+    /// Lead the session of a command in a sandbox
+    #[command(name = sandbox::SESSION, hide = true)]
+    SandboxSession {
+        /// The command and its arguments
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<OsString>,
+    },
     /// Kill what an unconfined command leaves when it ends
     #[command(name = sandbox::SUPERVISOR, hide = true)]
     SandboxSupervisor,
@@ -99,6 +109,19 @@ pub enum Command {
 pub enum AuditCommand {
     /// Find out whether a line was changed or cut, and how many were folded or lost
     Verify(ConfigDir),
+}
+
+/// The state directory of `dev` in the working directory, if this user made it. In a directory that
+/// others can write to, another user could have made one, with a server of their own behind its
+/// socket.
+fn dev_state() -> Option<&'static Path> {
+    let path = Path::new(DEV_STATE);
+    let us = rustix::process::geteuid().as_raw();
+    let found = [path.symlink_metadata(), path.metadata()];
+    let is_ours = found
+        .into_iter()
+        .all(|found| found.is_ok_and(|found| found.uid() == us));
+    (is_ours && path.is_dir()).then_some(path)
 }
 
 /// The configuration directory of a server.
@@ -123,7 +146,7 @@ impl ConfigDir {
     /// - The profile is `Dev` if the working directory has a state directory of `dev` and the
     ///   configuration directory is not `/etc/unified-proxy`, else `Serve`.
     pub fn here(&self) -> (PathBuf, Profile) {
-        let dev_ran = Path::new(DEV_STATE).is_dir();
+        let dev_ran = dev_state().is_some();
         match &self.config {
             Some(dir) if dev_ran && dir != Path::new(CONFIG_DIR) => (dir.clone(), Profile::Dev),
             Some(dir) => (dir.clone(), Profile::Serve),
@@ -198,14 +221,18 @@ impl Target {
         if let Some(socket) = std::env::var_os(SOCKET_VARIABLE) {
             return Client::new(socket.into(), format!("${SOCKET_VARIABLE}"));
         }
-        let dev = Path::new(DEV_STATE).join("api.sock");
-        match dev.try_exists() {
-            Ok(false) => {
-                let named_by = format!("the default; there is no {}", dev.display());
+        let socket = dev_state().map(|state| state.join("api.sock"));
+        match socket.filter(|socket| socket.exists()) {
+            Some(socket) => Client::new(socket, "of `dev` in this directory"),
+            None if Path::new(DEV_STATE).symlink_metadata().is_ok() => {
+                let named_by =
+                    format!("the default; {DEV_STATE} is another user's or has no socket");
                 Client::new(SOCKET.into(), named_by)
             }
-            // In a directory that this user may not search, connecting fails, and the error says so.
-            _ => Client::new(dev, "of `dev` in this directory"),
+            None => Client::new(
+                SOCKET.into(),
+                format!("the default; there is no {DEV_STATE}"),
+            ),
         }
     }
 }

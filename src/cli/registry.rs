@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use super::exit::{Failure, print};
-use super::{ConfigDir, DEV_STATE, load};
+use super::{ConfigDir, dev_state, load};
 use crate::registry::sqlite::offline::{self, Present};
 use crate::registry::sqlite::{FILE_NAME, SqliteError};
 
@@ -59,12 +59,8 @@ impl DataDir {
             let proxy = load(&ConfigDir { config })?.proxy;
             return Ok(proxy.data_dir.join(FILE_NAME));
         }
-        let dev = Path::new(DEV_STATE);
-        let directory = match &self.data_dir {
-            Some(directory) => directory,
-            None if dev.exists() => dev,
-            None => Path::new(DATA_DIR),
-        };
+        let directory = self.data_dir.as_deref().or(dev_state());
+        let directory = directory.unwrap_or(Path::new(DATA_DIR));
         Ok(directory.join(FILE_NAME))
     }
 }

@@ -25,6 +25,9 @@ use crate::secret_files::FilesOnDisk;
 /// The names of the files in a configuration directory.
 pub const FILES: [&str; 5] = Files::NAMES;
 
+/// The state directory of `dev`, in the working directory.
+pub const DEV_STATE: &str = "./.unified-proxy";
+
 /// Selects the defaults of keys that `proxy.yaml` omits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
@@ -52,7 +55,7 @@ impl Profile {
     fn data_dir(self) -> PathBuf {
         match self {
             Self::Serve => "/var/lib/unified-proxy".into(),
-            Self::Dev => "./.unified-proxy".into(),
+            Self::Dev => DEV_STATE.into(),
         }
     }
 

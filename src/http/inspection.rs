@@ -161,6 +161,11 @@ impl Reservation {
         Ok(())
     }
 
+    /// Releases what a body of `bytes` bytes does not need.
+    pub fn fit(&self, bytes: usize) {
+        self.shrink_to(BODY_OVERHEAD.saturating_add(bytes));
+    }
+
     /// Releases all but `bytes` bytes.
     fn shrink_to(&self, bytes: usize) {
         let mut all = self.inspection.reserved.lock();

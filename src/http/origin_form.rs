@@ -107,6 +107,12 @@ impl OriginRequest {
         run_on(&**reservation, work).await
     }
 
+    /// The reservation of the body's memory, for a caller that keeps parts of the body after the
+    /// request; `None` if none is held.
+    pub fn reservation(&self) -> Option<Arc<Reservation>> {
+        self.reservation.clone()
+    }
+
     /// Releases the reservation of the body's memory. The caller must have dropped the body.
     pub fn release_body(&mut self) {
         self.reservation = None;
@@ -131,6 +137,11 @@ impl OriginRequest {
         match timeout_at(deadline.into(), reading).await {
             Ok(Ok(read)) => {
                 let bytes = read.to_bytes();
+                // Without an announced length, the longest one was reserved. A call that is under
+                // way for long, or suspended, holds the reservation.
+                if let Some(reservation) = &self.reservation {
+                    reservation.fit(bytes.len());
+                }
                 let bytes_in = &self.start.counters.bytes_in;
                 bytes_in.store(bytes.len() as u64, Ordering::Relaxed);
                 Ok(bytes)

@@ -88,6 +88,11 @@ impl OwnClient {
         self.service.inspection.begin(&self.owner, limit)
     }
 
+    /// Counts a denial for lack of memory.
+    pub fn count(&self, denial: &Denial) {
+        self.service.inspection.count(denial);
+    }
+
     /// Takes a permit for a socket that the caller opens itself, to a server on this machine.
     /// Denies if the limit on upstream sockets is reached.
     pub fn take_socket(&self) -> Result<SocketPermit, Denial> {
@@ -147,6 +152,9 @@ impl OwnClient {
                 () = self.ended() => Err(lease_ended()),
             }
         };
+        // Some denials name the path.
+        let printed = |text: &str| self.principal.printed(text).into_owned();
+        let answered = answered.map_err(|denial| denial.reworded(printed));
         let response = answered.inspect_err(|denial| exchange.live.denied(denial))?;
         let (head, body) = response.into_parts(exchange)?;
         Ok(Answer {
@@ -176,7 +184,8 @@ impl OwnClient {
         let mut exchange = Exchange::begin(Arc::new(session), snapshot, start);
         let record = exchange.live.record();
         record.method = Some(name_of(request.method()));
-        record.path = Some(Path::parse(request.uri().path()).normal().into());
+        let path = Path::parse(request.uri().path());
+        record.path = Some(self.principal.printed(path.normal()).into());
         exchange
     }
 

@@ -195,7 +195,11 @@ impl PendingRequest {
         let permit = idle.held(request).await?;
         exchange.session.is_bound(&live.flow)?;
         let path = self.head.path.normal();
-        if live.record().path.as_deref() != Some(path) {
+        let path = match &exchange.session.principal {
+            Some(principal) => principal.printed(path),
+            None => path.into(),
+        };
+        if live.record().path.as_deref() != Some(&*path) {
             live.record().path = Some(path.into());
         }
         Ok(permit)

@@ -66,6 +66,8 @@ pub async fn connect<S: Socket>(
     mut request: Request<Incoming>,
 ) -> Response<Reply> {
     let snapshot = connection.service.snapshot();
+    // A reload that forbids the previous request must not end this one.
+    *connection.latest_permission.lock() = None;
     let (mut live, malformed) = begin(&connection, &snapshot, &request);
     // `Host` is ignored here: the request line decides, no field of this head is forwarded, and
     // some clients send the proxy's own name.

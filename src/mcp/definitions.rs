@@ -17,6 +17,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::warnings::{Subject, warn};
+
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "mcp-definitions.json";
 /// The most tools of one server that are stored. A further tool counts as changed.
@@ -171,8 +173,10 @@ impl DefinitionFile {
                 }
                 Some(pinned) => {
                     if pinned.changed.as_ref() != Some(&digest) {
-                        let command = accept_command(server, tool);
-                        tracing::warn!(server, %tool, digest, "the definition of an MCP tool changed; an operator accepts it with: {command}");
+                        warn(server, Subject::Definition, |left_out| {
+                            let command = accept_command(server, tool);
+                            tracing::warn!(server, left_out, %tool, digest, "the definition of an MCP tool changed; an operator accepts it with: {command}");
+                        });
                         changes += 1;
                     }
                     pinned.changed = Some(digest);
@@ -194,7 +198,9 @@ impl DefinitionFile {
             all.insert(server.to_owned(), updated);
             if let Err(error) = self.write(all) {
                 let path = self.path.display();
-                tracing::error!(%path, %error, server, "cannot write the accepted definitions of tools: the tools of the server cannot be listed");
+                warn(server, Subject::List, |left_out| {
+                    tracing::error!(%path, %error, server, left_out, "cannot write the accepted definitions of tools: the tools of the server cannot be listed");
+                });
                 all.insert(server.to_owned(), present);
                 return Err(Unavailable);
             }

@@ -58,7 +58,7 @@ const fn number_of(code: Code) -> (i64, Option<&'static str>) {
         Code::PolicyDeniedContinue => (-32951, Some(code.as_str())),
         Code::PolicyBackendReservedMisuse => (-32952, Some(code.as_str())),
         Code::PolicyEvaluatorError => (-32953, Some(code.as_str())),
-        Code::ToolNotFound => (INVALID_PARAMS, None),
+        Code::ToolNotFound | Code::MalformedRequest => (INVALID_PARAMS, None),
         _ => (SERVER_ERROR, None),
     }
 }
@@ -118,6 +118,8 @@ mod tests {
     fn other_denials_have_their_sentence_and_retry_after() {
         let unknown = Denial::new(Code::ToolNotFound, "Unknown tool: mail");
         assert_eq!(rendered(&unknown)["code"], INVALID_PARAMS);
+        let malformed = Denial::malformed("the arguments are not an object");
+        assert_eq!(rendered(&malformed)["code"], INVALID_PARAMS);
         assert_eq!(rendered(&unknown)["message"], "Unknown tool: mail");
         let wait = std::time::Duration::from_secs(3);
         let limited = Denial::new(Code::RateLimited, "Rate limit exceeded").retry_after(wait);

@@ -29,6 +29,8 @@ pub struct Events {
     queue: mpsc::Sender<Event>,
     /// The memory that the params of queued events are charged to; `None` if they are not charged.
     memory: Option<Arc<dyn MessageMemory>>,
+    /// The memory of the message whose events these are, held as long as its call.
+    message: MessageReservation,
 }
 
 impl Events {
@@ -42,8 +44,23 @@ impl Events {
     /// Creates a queue whose events are not charged.
     pub fn uncharged(capacity: usize) -> (Self, mpsc::Receiver<Event>) {
         let (queue, receiver) = mpsc::channel(capacity);
-        let memory = None;
-        (Self { queue, memory }, receiver)
+        let events = Self {
+            queue,
+            memory: None,
+            message: MessageReservation::default(),
+        };
+        (events, receiver)
+    }
+
+    /// Holds the reservation of the message whose events these are.
+    pub fn of_message(mut self, message: Option<Arc<Reservation>>) -> Self {
+        self.message = message.into();
+        self
+    }
+
+    /// The reservation of the message whose events these are.
+    pub fn message(&self) -> MessageReservation {
+        self.message.clone()
     }
 
     /// Creates a queue without a receiver, for a request whose events are dropped.
@@ -53,8 +70,9 @@ impl Events {
 
     /// Creates another queue of [`EVENT_QUEUE`] events that are charged to the same memory.
     pub fn another(&self) -> (Self, mpsc::Receiver<Event>) {
-        let (mut events, receiver) = Self::uncharged(EVENT_QUEUE);
-        events.memory.clone_from(&self.memory);
+        let (queue, receiver) = mpsc::channel(EVENT_QUEUE);
+        let mut events = self.clone();
+        events.queue = queue;
         (events, receiver)
     }
 
@@ -83,18 +101,25 @@ impl Events {
     /// Charges an outcome to the memory of the queue, unless the outcome is short. The outcome is
     /// charged until the returned reservation is dropped. Denies if memory is exhausted.
     pub fn hold(&self, outcome: Outcome) -> Result<(Outcome, MessageReservation), Denial> {
+        let bytes = match &outcome {
+            Ok(result) => result.get().len(),
+            Err(error) => {
+                let data = error.data.as_ref().map_or(0, |data| data.get().len());
+                data.saturating_add(error.message.len())
+            }
+        };
+        let reservation = self.reserve(bytes)?;
+        Ok((outcome, reservation))
+    }
+
+    /// Charges a message of this length to the memory of the queue, unless the message is short.
+    /// Denies if memory is exhausted.
+    pub fn reserve(&self, bytes: usize) -> Result<MessageReservation, Denial> {
         let mut reservation = MessageReservation::default();
         if let Some(memory) = &self.memory {
-            let bytes = match &outcome {
-                Ok(result) => result.get().len(),
-                Err(error) => {
-                    let data = error.data.as_ref().map_or(0, |data| data.get().len());
-                    data.saturating_add(error.message.len())
-                }
-            };
             reservation.grow_to(&**memory, bytes)?;
         }
-        Ok((outcome, reservation))
+        Ok(reservation)
     }
 
     /// Charges the params of an event. Returns the event as the error if memory is exhausted or the
@@ -152,7 +177,8 @@ impl Params {
         let bytes = self.text.get().len();
         self.memory = None;
         if bytes > UNCHARGED {
-            let reservation = memory.reserve()?;
+            let reservation = memory.reserve();
+            let reservation = reservation.inspect_err(|denial| memory.count(denial))?;
             reservation.grow_droppable(bytes)?;
             self.memory = Some(reservation);
         }

@@ -15,6 +15,7 @@ mod mounts;
 pub mod policy;
 mod tasks;
 mod version;
+mod warnings;
 
 pub use self::core::{
     Attachment, ClientRequest, Core, CurrentRules, Description, Filter, Interest,

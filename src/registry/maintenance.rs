@@ -114,14 +114,14 @@ impl Registry {
     ) -> Result<(), StoreError> {
         let expired = std::mem::take(&mut *self.found_expired.lock());
         if !expired.is_empty()
-            && let Err(error) = tracked.store.end(&expired)
+            && let Err(error) = tracked.end(&expired)
         {
             self.found_expired.lock().extend(expired);
             return Err(error);
         }
-        let again = self.view.replacements_for_early_ends(now);
+        let mut again = self.view.replacements_for_early_ends(now);
         if !again.is_empty() {
-            tracked.store.begin(&again)?;
+            tracked.begin(&mut again)?;
             for lease in again {
                 self.view.insert(lease);
             }
@@ -130,7 +130,7 @@ impl Registry {
             .view
             .filter(|container| !tracked.is_standing_stored(container))
         {
-            tracked.set_standing(container.lease, container.standing())?;
+            tracked.set_standing(&container.id, container.standing())?;
         }
         if prune {
             let before = now - KEPT_AFTER_EXPIRY;

@@ -105,7 +105,7 @@ pub struct Registry {
     tracked: Mutex<TrackedStore>,
     problem: Problem,
     /// Leases that a flow found expired; the next round of maintenance deletes them from the store.
-    found_expired: Mutex<Vec<LeaseId>>,
+    found_expired: Mutex<Vec<Arc<Container>>>,
 }
 
 impl Registry {
@@ -130,8 +130,9 @@ impl Registry {
     }
 
     /// Registers a container. Ends the leases with the same id or source. If the registration
-    /// changes nothing but the expiry of the container's live lease, extends that lease instead.
-    /// The lease is on disk before the future is ready.
+    /// changes nothing but the expiry of the container's live lease, extends that lease instead. A
+    /// new lease has the security level and the abort latch of the container's earlier leases. The
+    /// lease is on disk before the future is ready.
     pub async fn register(
         self: &Arc<Self>,
         new: NewRegistration,
@@ -139,7 +140,7 @@ impl Registry {
         self.change(move |registry, tracked| {
             let now = OffsetDateTime::now_utc();
             let expires_at = new.expires_at;
-            let begun = new.begin(now);
+            let mut begun = new.begin(now);
             let present = registry.view.get(&begun.id);
             let same =
                 present.filter(|old| old.is_live(now) && view::has_same_registration(old, &begun));
@@ -153,7 +154,12 @@ impl Registry {
                 }
                 None => {
                     replaced = registry.view.replaced_by(&begun, now);
-                    tracked.store.begin(slice::from_ref(&begun))?;
+                    let evicted = registry.view.find(&begun.source);
+                    if let Some(evicted) = evicted.filter(|old| old.id != begun.id) {
+                        tracked.end(&[evicted])?;
+                    }
+                    begun.standing = registry.standing_in_memory(&begun.id);
+                    tracked.begin(slice::from_mut(&mut begun))?;
                     registry.view.insert(begun)
                 }
             };
@@ -168,15 +174,17 @@ impl Registry {
         .await
     }
 
-    /// Ends a container's lease and deletes it. Returns `false` if the container has no lease.
+    /// Ends a container's lease and deletes it, with the container's security level and abort latch.
+    /// Returns `false` if the registry has neither a lease nor a raised level or latch.
     pub async fn unregister(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
         self.change(move |registry, tracked| {
-            let Some(container) = registry.view.get(&id) else {
-                return Ok(false);
-            };
-            tracked.store.end(&[container.lease])?;
-            registry.view.remove(&container);
-            Ok(true)
+            let removed = tracked.remove(&id)?;
+            registry.found_expired.lock().retain(|ended| ended.id != id);
+            let container = registry.view.get(&id);
+            if let Some(container) = &container {
+                registry.view.remove(container);
+            }
+            Ok(removed || container.is_some())
         })
         .await
     }
@@ -192,7 +200,10 @@ impl Registry {
             let Some(container) = registry.view.get(&id).filter(|found| found.is_live(now)) else {
                 return Ok(None);
             };
-            tracked.set_standing(container.lease, Standing::default())?;
+            tracked.set_standing(&id, Standing::default())?;
+            let expired = registry.found_expired.lock();
+            let expired = expired.iter().filter(|ended| ended.id == id);
+            expired.for_each(|ended| ended.reset_standing());
             container.reset_standing();
             Ok(Some(container))
         })
@@ -223,6 +234,17 @@ impl Registry {
     /// Subscribes to the Unix listeners that should be open.
     pub fn subscribe_listeners(&self) -> watch::Receiver<LeaseListeners> {
         self.view.listeners()
+    }
+
+    /// The standing of a container's leases in memory, which may not have been written yet.
+    fn standing_in_memory(&self, id: &ContainerId) -> Standing {
+        let present = self.view.get(id).map(|present| present.standing());
+        let expired = self.found_expired.lock();
+        let expired = expired.iter().filter(|ended| ended.id == *id);
+        expired
+            .map(|ended| ended.standing())
+            .chain(present)
+            .fold(Standing::default(), Standing::and)
     }
 
     fn readable(&self) -> Result<(), Unavailable> {
@@ -267,10 +289,14 @@ impl LeaseRecords for RegistryRecords {
         reached: Standing,
     ) -> BoxFuture<'a, Result<(), Unavailable>> {
         let container = Arc::clone(container);
-        let written = self.0.change(move |_, tracked| {
+        let written = self.0.change(move |registry, tracked| {
             // Tightened before the write, so that it is in force even if the write fails.
             container.reach(reached);
-            tracked.set_standing(container.lease, container.standing())
+            // The lease may have been replaced meanwhile. A standing belongs to the container's id.
+            let current = registry.view.get(&container.id);
+            let current = current.as_ref().unwrap_or(&container);
+            current.reach(reached);
+            tracked.set_standing(&current.id, current.standing())
         });
         // `change` has logged the error if the write failed.
         Box::pin(async { written.await.map_err(|_| Unavailable) })
@@ -288,7 +314,8 @@ impl Containers for Registry {
     }
 
     fn expire(&self, container: &Arc<Container>) {
+        // In this order, so that `standing_in_memory` finds the container in one of both.
+        self.found_expired.lock().push(Arc::clone(container));
         self.view.remove(container);
-        self.found_expired.lock().push(container.lease);
     }
 }

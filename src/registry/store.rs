@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use addons::contract::{LeaseId, Registration, Standing};
+use addons::contract::{ContainerId, LeaseId, Registration, Standing};
 use thiserror::Error;
 use time::OffsetDateTime;
 
@@ -16,6 +16,9 @@ use time::OffsetDateTime;
 /// storage. After an error, the change may or may not have been made, and the next
 /// [`LeaseStore::sync`] reads all leases. Times have a resolution of a millisecond. A lease id that
 /// is not in the store is ignored.
+///
+/// A standing (a security level and an abort latch) belongs to a container's id. The store keeps it
+/// when the lease is replaced, ended or pruned, until [`LeaseStore::remove`].
 pub trait LeaseStore: fmt::Display + Send {
     /// Creates a missing store, and migrates the store of an older version. A store that cannot be
     /// read is not touched. The registry calls `open` once, before the other methods, and calls
@@ -30,20 +33,23 @@ pub trait LeaseStore: fmt::Display + Send {
     -> Result<bool, StoreError>;
 
     /// Inserts leases, all or none. Each replaces the leases with the same container id or the same
-    /// address.
-    fn begin(&mut self, leases: &[Registration]) -> Result<(), StoreError>;
+    /// address. Raises the standing of each to the one that is kept for its container's id.
+    fn begin(&mut self, leases: &mut [Registration]) -> Result<(), StoreError>;
 
     /// Sets the expiry of a lease.
     fn extend(&mut self, lease: LeaseId, expires_at: OffsetDateTime) -> Result<(), StoreError>;
 
-    /// Deletes leases.
-    fn end(&mut self, leases: &[LeaseId]) -> Result<(), StoreError>;
+    /// Deletes a container's lease and its standing. Returns whether there was any.
+    fn remove(&mut self, id: &ContainerId) -> Result<bool, StoreError>;
+
+    /// Sets the standings of leases, and deletes the leases.
+    fn end(&mut self, leases: &[(LeaseId, Standing)]) -> Result<(), StoreError>;
 
     /// Deletes the leases that expired at or before a time. Returns their number.
     fn prune(&mut self, before: OffsetDateTime) -> Result<usize, StoreError>;
 
-    /// Sets the standing of a lease: its security level and its abort latch.
-    fn set_standing(&mut self, lease: LeaseId, standing: Standing) -> Result<(), StoreError>;
+    /// Sets the standing of a container, also of one without a lease.
+    fn set_standing(&mut self, id: &ContainerId, standing: Standing) -> Result<(), StoreError>;
 }
 
 /// Why a store could not be read or written.

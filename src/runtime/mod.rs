@@ -2,6 +2,7 @@
 
 mod accept_backoff;
 mod log_throttle;
+mod printable;
 mod tasks;
 mod wake_gated;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use accept_backoff::AcceptBackoff;
 pub(crate) use log_throttle::LogThrottle;
+pub(crate) use printable::{printable, printable_json};
 pub use tasks::TokioTasks;
 pub use wake_gated::WakeGated;
 

@@ -23,6 +23,8 @@ mod namespaces;
 mod new_root;
 mod pid1;
 mod privileges;
+mod pseudo_terminal;
+mod session;
 mod spec;
 mod supervisor;
 mod system_calls;
@@ -31,6 +33,8 @@ pub use channel::Channel;
 pub use forwarder::run as run_forwarder;
 pub use handle::{Ending, Event, Refused, SELF_EXE, Sandbox, Signalled, start, start_unconfined};
 pub use pid1::run as run_pid1;
+pub use pseudo_terminal::PseudoTerminal;
+pub use session::run as run_session;
 pub use spec::{Access, Command, Entry, Spec, Terminal};
 pub use supervisor::run as run_supervisor;
 
@@ -43,5 +47,7 @@ pub const GATEWAY_PORT: u16 = 8090;
 pub const FORWARDER: &str = "sandbox-forwarder";
 /// The hidden subcommand of PID 1.
 pub const PID1: &str = "sandbox-pid1";
+/// The hidden subcommand of the leader of a session in a sandbox of `scripts/sandbox`.
+pub const SESSION: &str = "sandbox-session";
 /// The hidden subcommand of the supervisor of an unconfined command.
 pub const SUPERVISOR: &str = "sandbox-supervisor";

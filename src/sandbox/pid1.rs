@@ -5,24 +5,25 @@ use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
 
 use rustix::io::retry_on_intr;
 use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitOptions, ioctl_tiocsctty, kill_process, kill_process_group,
     set_dumpable_behavior, set_parent_process_death_signal, setsid, wait,
 };
-use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
-use rustix::termios::{
-    LocalModes, OptionalActions, OutputModes, Winsize, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp,
-    tcsetwinsize,
-};
+use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 use super::channel::{self, Channel};
 use super::handle::{Ending, Refused, SandboxMessage, Signalled, ToPid1};
+use super::pseudo_terminal::PseudoTerminal;
 use super::spec::{self, Spec, Terminal};
 use super::{diagnosis, namespaces, new_root, privileges, system_calls};
 use crate::exit_code as code;
+
+/// The multiplexer of the sandbox's pseudo-terminals.
+const MULTIPLEXER: &str = "/dev/pts/ptmx";
 
 type Launcher = Channel<std::os::fd::BorrowedFd<'static>>;
 
@@ -66,11 +67,7 @@ fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
         .map_err(Refused::internal("giving up privileges"))?;
     let command = start(&spec.command, streams)?;
     if let Some(terminal) = &terminal {
-        // If the command has read from the terminal before it was in the foreground, the kernel has
-        // stopped it. SIGCONT continues it.
-        tcsetpgrp(terminal, command)
-            .and_then(|()| kill_process_group(command, Signal::CONT))
-            .map_err(Refused::internal("moving its command to the foreground"))?;
+        bring_to_foreground(terminal, command)?;
     }
     launcher
         .send(&SandboxMessage::Started, &[])
@@ -108,36 +105,28 @@ pub(super) fn receive_start<Fd: AsFd>(
 fn open_terminal(
     launcher: &Launcher,
     wanted: Terminal,
-    streams: [OwnedFd; 3],
+    mut streams: [OwnedFd; 3],
 ) -> io::Result<([OwnedFd; 3], OwnedFd)> {
-    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let controlling = openpt(flags)?;
-    unlockpt(&controlling)?;
-    let terminal = ioctl_tiocgptpeer(&controlling, flags)?;
-    if !wanted.interactive {
-        // The terminal outside keeps its normal mode: it echoes, turns keys into signals and
-        // translates output already.
-        let mut modes = tcgetattr(&terminal)?;
-        modes.local_modes -= LocalModes::ECHO | LocalModes::ISIG;
-        modes.output_modes -= OutputModes::OPOST;
-        tcsetattr(&terminal, OptionalActions::Now, &modes)?;
-    }
-    let size = Winsize {
-        ws_row: wanted.rows,
-        ws_col: wanted.columns,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    };
-    tcsetwinsize(&terminal, size)?;
-    ioctl_tiocsctty(&terminal)?;
-    launcher.send(&SandboxMessage::Terminal, &[controlling.as_fd()])?;
-    let mut replaced = streams;
-    for (stream, stands_for) in replaced.iter_mut().zip(wanted.streams) {
-        if stands_for {
-            *stream = terminal.try_clone()?;
-        }
-    }
-    Ok((replaced, terminal))
+    let opened = PseudoTerminal::open(Path::new(MULTIPLEXER), wanted)?;
+    ioctl_tiocsctty(&opened.terminal)?;
+    launcher.send(&SandboxMessage::Terminal, &[opened.controlling.as_fd()])?;
+    opened.replace(wanted, &mut streams)?;
+    Ok((streams, opened.terminal))
+}
+
+/// Makes a command's process group the foreground one of a terminal.
+pub(super) fn bring_to_foreground(terminal: &OwnedFd, command: Pid) -> Result<(), Refused> {
+    // If the command has read from the terminal before it was in the foreground, the kernel has
+    // stopped it. SIGCONT continues it.
+    tcsetpgrp(terminal, command)
+        .and_then(|()| kill_process_group(command, Signal::CONT))
+        .map_err(Refused::internal("moving its command to the foreground"))
+}
+
+pub(super) fn pid_of(child: &Child) -> Result<Pid, Refused> {
+    Pid::from_raw(child.id().cast_signed())
+        .ok_or(io::ErrorKind::UnexpectedEof)
+        .map_err(Refused::internal("starting its command"))
 }
 
 /// Starts the command in a new process group.
@@ -164,9 +153,7 @@ pub(super) fn start(command: &spec::Command, streams: [OwnedFd; 3]) -> Result<Pi
             message,
         }
     })?;
-    Pid::from_raw(child.id().cast_signed())
-        .ok_or(io::ErrorKind::UnexpectedEof)
-        .map_err(Refused::internal("starting its command"))
+    pid_of(&child)
 }
 
 /// Forwards signals until the launcher has ended, then ends this process and so the sandbox.

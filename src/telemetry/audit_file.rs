@@ -27,11 +27,12 @@ pub struct AuditFile {
 
 impl AuditFile {
     /// Opens the log, or creates it, to continue its chain. Removes a last line that a crash cut
-    /// off.
+    /// off, and rotated files beyond a lowered `keep`.
     pub fn open(config: AuditConfig) -> io::Result<Self> {
         if let Some(directory) = config.path.parent() {
             fs::create_dir_all(directory)?;
         }
+        remove_surplus(&config)?;
         let mut file = open_for_append(&config.path)?;
         let length = cut_half_line(&mut file)?;
         let last = newest_line(&config.path, &mut file, length)?;
@@ -130,6 +131,15 @@ pub fn unrecorded_loss(path: &Path) -> Option<Lost> {
     let line = last.ok().flatten().unwrap_or_default();
     let is_recorded = String::from_utf8_lossy(&line).contains(&lost.members());
     (!is_recorded).then_some(lost)
+}
+
+/// Removes the rotated files beyond `keep`, oldest first. The next rotation would lose the file
+/// between these and the newer ones, and the chain would have a gap.
+fn remove_surplus(config: &AuditConfig) -> io::Result<()> {
+    let numbers = config.keep + 1..;
+    let surplus = numbers.map(|number| rotated(&config.path, number));
+    let surplus: Vec<_> = surplus.take_while(|file| file.exists()).collect();
+    surplus.iter().rev().try_for_each(fs::remove_file)
 }
 
 fn rename_if_there(from: &Path, to: &Path) -> io::Result<()> {
@@ -248,6 +258,25 @@ pub(super) mod tests {
             verify(&config.path).unwrap().lines < 60,
             "the oldest lines are rotated away"
         );
+    }
+
+    #[test]
+    fn a_lowered_keep_removes_the_oldest_files_and_leaves_the_chain_without_a_gap() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = AuditConfig {
+            max_bytes: 400,
+            keep: 6,
+            ..config(dir.path())
+        };
+        written(&config, 0..40);
+        assert!(rotated(&config.path, 6).exists());
+        let lowered = AuditConfig { keep: 2, ..config };
+        for numbers in [40..41, 41..60] {
+            written(&lowered, numbers);
+            let kept = (1..9).filter(|number| rotated(&lowered.path, *number).exists());
+            assert_eq!(kept.collect::<Vec<_>>(), [1, 2]);
+            verify(&lowered.path).unwrap();
+        }
     }
 
     #[test]

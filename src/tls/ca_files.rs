@@ -11,7 +11,7 @@ use time::{Duration, OffsetDateTime};
 
 use super::ca_disk::{create_dir, read, write, write_if_changed};
 use super::ca_error::{CaError, rfc3339};
-use super::trusted::TrustStore;
+use super::trusted::{TrustStore, read_pem, write_pem};
 
 /// How long a CA is valid.
 const CA_LIFETIME: Duration = Duration::days(365);
@@ -25,6 +25,9 @@ pub const ROTATION_GRACE: Duration = Duration::hours(24);
 const CURRENT: &str = "ca";
 /// The base name of the files of the CA that signs next, during a rotation.
 const NEXT: &str = "ca-next";
+
+/// The base name of the file with the certificates of earlier CAs.
+const RETIRED: &str = "ca-retired";
 
 /// A CA with its private key.
 pub(super) struct Ca {
@@ -217,6 +220,26 @@ impl CaFiles {
         })
     }
 
+    /// Adds the CAs that were published and are not in `public` any more to the list of those that
+    /// the bundles leave out.
+    fn retire(&self, public: &str) -> Result<String, CaError> {
+        let published = read(&self.public_path())?.unwrap_or_default();
+        let (public, retired) = (read_pem(public), self.retired()?);
+        let mut gone = read_pem(&published);
+        gone.retain(|ca| !public.contains(ca) && !read_pem(&retired).contains(ca));
+        if gone.is_empty() {
+            return Ok(retired);
+        }
+        let retired = retired + &write_pem(&gone);
+        write(&self.path(RETIRED, "crt"), retired.as_bytes(), 0o644)?;
+        Ok(retired)
+    }
+
+    /// The certificates of earlier CAs.
+    fn retired(&self) -> Result<String, CaError> {
+        Ok(read(&self.path(RETIRED, "crt"))?.unwrap_or_default())
+    }
+
     /// Makes the next CA the current one by renaming its files. The certificate is renamed last:
     /// see [`Self::finish_promotion`].
     fn promote(&self) -> Result<(), CaError> {
@@ -245,8 +268,9 @@ impl CaFiles {
         if let Some(next) = next {
             public.push_str(&next.pem);
         }
+        let retired = self.retire(&public)?;
         write_if_changed(&self.public_path(), public.as_bytes())?;
-        let trusted = TrustStore::load(&public);
+        let trusted = TrustStore::load(&public, &retired);
         let bundle = trusted.system_pem() + &public;
         write_if_changed(&self.certs_dir.join("ca-bundle.pem"), bundle.as_bytes())?;
         write_if_changed(&self.certs_dir.join("truststore.jks"), &trusted.jks())
@@ -363,6 +387,23 @@ mod tests {
         let new = files.load_or_create(now + ROTATION_GRACE).unwrap();
         assert_ne!(new.pem, old.pem);
         assert_eq!(fs::read_to_string(files.public_path()).unwrap(), new.pem);
+        let retired = || read_pem(&files.retired().unwrap());
+        assert_eq!(retired(), read_pem(&old.pem));
+        files.rotate(now + ROTATION_GRACE).unwrap();
+        files.load_or_create(now + ROTATION_GRACE * 2).unwrap();
+        assert_eq!(retired(), read_pem(&(old.pem + &new.pem)));
+    }
+
+    #[test]
+    fn a_ca_whose_files_were_removed_since_its_key_leaked_is_retired() {
+        let (dir, files) = files();
+        let now = OffsetDateTime::now_utc();
+        let leaked = files.load_or_create(now).unwrap();
+        for name in ["ca.key", "ca.crt"] {
+            fs::remove_file(dir.path().join("data").join(name)).unwrap();
+        }
+        files.load_or_create(now).unwrap();
+        assert_eq!(read_pem(&files.retired().unwrap()), read_pem(&leaked.pem));
     }
 
     #[test]

@@ -30,31 +30,26 @@ pub(super) struct TrustStore {
 
 impl TrustStore {
     /// Loads the certificates in `ours` (PEM) and the system's roots, except roots that cannot be
-    /// read. Skips a root that is also in `ours`, as when `SSL_CERT_FILE` names the proxy's own
-    /// bundle, so that no certificate occurs twice.
-    pub(super) fn load(ours: &str) -> Self {
-        let ours: Vec<_> = CertificateDer::pem_slice_iter(ours.as_bytes())
-            .filter_map(Result::ok)
-            .collect();
-        let mut system = rustls_native_certs::load_native_certs().certs;
-        system.retain(|root| !ours.contains(root));
+    /// read. Skips a root that is also in `ours`, so that no certificate occurs twice, and one that
+    /// is in `retired` (PEM), which nothing may trust any more. The system's roots have both if
+    /// `SSL_CERT_FILE` names the proxy's own bundle, or if the CA was installed on this machine.
+    pub(super) fn load(ours: &str, retired: &str) -> Self {
+        Self::with(
+            rustls_native_certs::load_native_certs().certs,
+            ours,
+            retired,
+        )
+    }
+
+    fn with(mut system: Vec<CertificateDer<'static>>, ours: &str, retired: &str) -> Self {
+        let (ours, retired) = (read_pem(ours), read_pem(retired));
+        system.retain(|root| !ours.contains(root) && !retired.contains(root));
         Self { system, ours }
     }
 
-    /// The system's roots as PEM (RFC 7468).
+    /// The system's roots as PEM.
     pub(super) fn system_pem(&self) -> String {
-        let mut pem = String::new();
-        for root in &self.system {
-            pem.push_str("-----BEGIN CERTIFICATE-----\n");
-            for (at, letter) in STANDARD.encode(root).char_indices() {
-                if at > 0 && at % 64 == 0 {
-                    pem.push('\n');
-                }
-                pem.push(letter);
-            }
-            pem.push_str("\n-----END CERTIFICATE-----\n");
-        }
-        pem
+        write_pem(&self.system)
     }
 
     /// Writes all certificates as a Java key store of type JKS, which every JVM reads: a header, an
@@ -85,6 +80,28 @@ impl TrustStore {
         file.extend_from_slice(digest.finish().as_ref());
         file
     }
+}
+
+/// Reads certificates from PEM, except those that cannot be read.
+pub(super) fn read_pem(pem: &str) -> Vec<CertificateDer<'static>> {
+    let read = CertificateDer::pem_slice_iter(pem.as_bytes());
+    read.filter_map(Result::ok).collect()
+}
+
+/// Writes certificates as PEM (RFC 7468).
+pub(super) fn write_pem(certificates: &[CertificateDer<'_>]) -> String {
+    let mut pem = String::new();
+    for certificate in certificates {
+        pem.push_str("-----BEGIN CERTIFICATE-----\n");
+        for (at, letter) in STANDARD.encode(certificate).char_indices() {
+            if at > 0 && at % 64 == 0 {
+                pem.push('\n');
+            }
+            pem.push(letter);
+        }
+        pem.push_str("\n-----END CERTIFICATE-----\n");
+    }
+    pem
 }
 
 /// Encodes a count or a length in 4 bytes. Certificates are far below 4 GiB; a larger length would
@@ -122,14 +139,17 @@ mod tests {
     }
 
     #[test]
-    fn pem_of_the_roots_is_parsed_back() {
+    fn a_retired_ca_among_the_roots_of_the_system_is_left_out() {
+        let [retired, ours, other] = [1, 2, 3].map(|byte| CertificateDer::from(vec![byte; 48]));
+        let pem = |root: &CertificateDer<'_>| write_pem(std::slice::from_ref(root));
+        let system = vec![retired.clone(), ours.clone(), other.clone()];
+        let trusted = TrustStore::with(system, &pem(&ours), &pem(&retired));
+        assert_eq!((trusted.system, trusted.ours), (vec![other], vec![ours]));
+    }
+
+    #[test]
+    fn written_pem_is_read_back() {
         let roots = [vec![1; 48], vec![2; 100]].map(CertificateDer::from);
-        let trusted = TrustStore {
-            system: roots.to_vec(),
-            ours: Vec::new(),
-        };
-        let pem = trusted.system_pem();
-        let read = CertificateDer::pem_slice_iter(pem.as_bytes());
-        assert_eq!(read.collect::<Result<Vec<_>, _>>().unwrap(), roots);
+        assert_eq!(read_pem(&write_pem(&roots)), roots);
     }
 }

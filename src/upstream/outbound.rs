@@ -62,11 +62,13 @@ impl OutboundClient {
         let network = network.ok_or(OutboundError::Starting)?;
         let endpoint = destination(request.uri())?;
         let chain = &network.chain;
+        let path = Path::parse(request.uri().path());
+        let path = principal.printed(path.normal()).into();
         let mut start = chain.to_upstream(Kind::Http, Client::default(), endpoint);
         start.principal = Some(principal);
         let mut live = LiveFlow::begin(chain, start);
         live.record().method = Some(request.method().as_str().to_owned().into());
-        live.record().path = Some(Path::parse(request.uri().path()).normal().into());
+        live.record().path = Some(path);
         let exchanged = timeout(limit, exchange(&mut live, &network, request)).await;
         let answered = exchanged.unwrap_or_else(|_elapsed| Err(not_answered_in_time(live.host())));
         match &answered {

@@ -220,6 +220,7 @@ mod tests {
             name: "test".into(),
             hosts: Vec::new(),
             trust_private: true,
+            url_secrets: Default::default(),
         }));
         let permit = SocketBudget::new(4).take(&principal).unwrap();
         let runtime = || Builder::new_current_thread().enable_all().build().unwrap();

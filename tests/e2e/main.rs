@@ -10,6 +10,9 @@
 
 #[path = "../support/mcp_servers.rs"]
 mod mcp_servers;
+#[path = "../run/streams/pseudo_terminal.rs"]
+#[allow(dead_code, reason = "the tests of run use the rest")]
+mod pseudo_terminal;
 #[path = "../support/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the wire tests use the rest")]
 mod support;
@@ -31,3 +34,4 @@ mod mcp;
 mod proxy;
 mod redteam;
 mod reuse;
+mod terminal;

@@ -72,6 +72,7 @@ async fn a_lease_takes_at_most_a_quarter_of_the_sockets_and_the_proxy_itself_has
                 name: "test".into(),
                 hosts: Vec::new(),
                 trust_private: true,
+                url_secrets: Default::default(),
             })),
         };
         let permit = permit_of(&chain, principal, address).await;

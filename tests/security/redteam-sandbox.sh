@@ -281,9 +281,10 @@ project() {
         return
     fi
     for path in .git/hooks/pre-commit .git/config .envrc .vscode/tasks.json .vscode/settings.json .idea/workspace.xml .mcp.json \
-        .claude/settings.json .claude/settings.local.json .cursor/mcp.json .husky .githooks .pre-commit-config.yaml; do
-        # The host uses these files only if the project already has them, so creating one is no escape.
-        if [[ "$path" =~ ^(.husky|.githooks|.pre-commit-config.yaml)$ ]]; then
+        .claude/settings.json .claude/settings.local.json .cursor/mcp.json .husky .githooks .pre-commit-config.yaml \
+        mise.toml .tool-versions .kiro/settings/mcp.json .roo/mcp.json .hg/hgrc; do
+        # The host obeys these at once only if they exist already. `run` lists new ones at the end.
+        if [[ "$path" =~ ^(\.husky|\.githooks|\.pre-commit-config|mise|\.tool-versions|\.kiro|\.roo|\.hg) ]]; then
             if [[ -e "$path" ]] && writable "$path"; then opened "write-$path" "it is writable"; else held "write-$path"; fi
             continue
         fi

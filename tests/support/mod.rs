@@ -12,7 +12,7 @@ pub mod installed;
 mod left_out;
 mod lfs;
 pub mod listener;
-mod nameserver;
+pub mod nameserver;
 mod origin;
 mod ports;
 mod proxy;

@@ -1,8 +1,10 @@
 //! `unified-proxy dev`, the proxy for processes on its own machine.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -263,4 +265,43 @@ fn registry_check_with_the_configuration_of_dev_reads_the_registry_of_dev() {
         said,
         "ok: 1 registrations in ./.unified-proxy/registry.db\n"
     );
+}
+
+/// In a directory that others can write to, another user may have made the state directory first.
+#[test]
+fn dev_and_its_clients_trust_no_state_directory_of_another_user() {
+    let is_root = rustix::process::geteuid().is_root();
+    let rows = [
+        (Some(54_321), 0o700, "belongs to another user"),
+        (Some(54_321), 0o777, "belongs to another user"),
+        (None, 0o777, "can be changed by every user"),
+    ];
+    for (owner, mode, why) in rows {
+        if owner.is_some() && !is_root {
+            continue;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join(".unified-proxy");
+        for directory in [&state, &dir.path().join("config")] {
+            fs::create_dir(directory).unwrap();
+        }
+        let _listener = UnixListener::bind(state.join("api.sock")).unwrap();
+        fs::set_permissions(&state, PermissionsExt::from_mode(mode)).unwrap();
+        chown(&state, owner, owner).unwrap();
+        let run = |arguments: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_unified-proxy"));
+            Ran::of(command.args(arguments).current_dir(dir.path()))
+        };
+        let refused = run(&["dev"]);
+        assert_eq!(refused.code, Some(78), "{refused:?}");
+        assert!(refused.stderr.contains(why), "{refused:?}");
+        if owner.is_some() {
+            let listed = run(&["container", "list"]);
+            assert_eq!(listed.code, Some(69), "{listed:?}");
+            assert!(
+                listed.stderr.contains("/var/run/proxy/api.sock"),
+                "{listed:?}"
+            );
+        }
+    }
 }

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use testkit::each_row;
 
-use crate::support::{Origin, Proxy, SANDBOX, Setup, assert_closes, eventually};
+use hickory_proto::rr::RecordType;
+
+use crate::support::nameserver::{Nameserver, Reply as ZoneReply, address_record};
+use crate::support::{Origin, Proxy, SANDBOX, Setup, assert_closes, eventually, read_reply};
 
 /// Bound on the time until a change of a configuration file applies, also to running flows.
 const IN_FORCE: Duration = Duration::from_secs(5);
@@ -163,6 +166,42 @@ fn flows_that_a_reload_forbids_end_within_five_seconds() {
     assert!(begun.elapsed() < IN_FORCE, "{:?}", begun.elapsed());
     stays.read_exact(&mut [0; 64]).unwrap();
     proxy.audited(json!({ "kind": "websocket", "outcome": "aborted" }));
+}
+
+#[test]
+fn a_reload_that_forbids_the_previous_request_of_a_connection_does_not_end_its_connect() {
+    let origin = Origin::start();
+    let slow = "slow.example.org";
+    let nameserver = Nameserver::with_zone(|name, kind| match kind {
+        RecordType::A => {
+            let records = vec![address_record(name, "127.0.0.1")];
+            ZoneReply::After(Duration::from_millis(1500), records)
+        }
+        _ => ZoneReply::Records(Vec::new()),
+    });
+    let mut setup = Setup::new(&origin);
+    setup.proxy["upstream"]["nameservers"] = json!([nameserver.address.to_string()]);
+    setup.proxy["tls"]["passthrough"] = json!([slow]);
+    setup.allow(slow);
+    let proxy = setup.start();
+    let mut stream = proxy.dial();
+    stream
+        .write_all(b"GET http://plain.example.com/echo HTTP/1.1\r\nHost: plain.example.com\r\n\r\n")
+        .unwrap();
+    assert_eq!(read_reply(&mut stream).unwrap().status, 200);
+    write!(
+        stream,
+        "CONNECT {slow}:443 HTTP/1.1\r\nHost: {slow}:443\r\n\r\n"
+    )
+    .unwrap();
+    eventually("the name is resolved", IN_FORCE, || {
+        nameserver.asked().iter().any(|asked| asked == slow)
+    });
+    forbid(&proxy, &["plain.example.com"]);
+    let reply = proxy.admin("POST", "/internal/reload", None);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    // Nothing listens on port 443. Without a response, the reload would have closed the connection.
+    assert_eq!(read_reply(&mut stream).unwrap().status, 502);
 }
 
 #[test]

@@ -279,6 +279,7 @@ fn requests_of_the_appliance_use_only_the_shared_circuit() {
         name: "token refresh".into(),
         hosts: Vec::new(),
         trust_private: false,
+        url_secrets: Default::default(),
     });
     let own = || {
         let mut flow = flow_at(&web, Kind::Http, 1);

@@ -332,6 +332,18 @@ impl Denial {
         self
     }
 
+    /// Replaces the sentence and the details that are texts, for example to redact them.
+    #[must_use]
+    pub fn reworded(mut self, reword: impl Fn(&str) -> String) -> Self {
+        self.0.sentence = reword(&self.0.sentence).into();
+        for detail in self.0.details.values_mut() {
+            if let Value::String(text) = detail {
+                *text = reword(text);
+            }
+        }
+        self
+    }
+
     /// Sets the response that replaces the denial's status and JSON.
     #[must_use]
     pub fn answered_with(mut self, answer: Answer) -> Self {

@@ -43,9 +43,9 @@ impl Level {
     }
 }
 
-/// The security level and the abort latch of a lease. MCP messages can only raise the level and set
-/// the latch. Both survive restarts, and an operator can reset them. A new lease begins at
-/// `Public`, with the latch clear.
+/// The security level and the abort latch of a container. MCP messages can only raise the level and
+/// set the latch. Both survive restarts, and belong to the container's id: a new lease has those of
+/// the earlier ones, until an operator resets or unregisters the container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     /// The highest level of the data that the container may have read.

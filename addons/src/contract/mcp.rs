@@ -160,6 +160,31 @@ pub struct Definition {
     pub annotations: Annotations,
     /// How the definition compares with the accepted one.
     pub pin: Pin,
+    /// The memory of the server's list.
+    pub memory: HeldMemory,
+}
+
+/// Keeps a reservation of memory until the last clone is dropped. Each entry of a list has one, so
+/// that the list stays charged as long as any of its entries is held.
+#[derive(Clone, Default)]
+pub struct HeldMemory {
+    _reservation: Option<Arc<dyn Send + Sync>>,
+}
+
+impl HeldMemory {
+    /// Holds a reservation, which is released when it is dropped.
+    #[must_use]
+    pub fn of(reservation: impl Send + Sync + 'static) -> Self {
+        Self {
+            _reservation: Some(Arc::new(reservation)),
+        }
+    }
+}
+
+impl fmt::Debug for HeldMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HeldMemory")
+    }
 }
 
 /// Hints of a tool's definition. A hint of the wrong type counts as missing.
@@ -284,6 +309,11 @@ impl CallPermit {
             format!("Denied by policy: {reason}"),
         );
         Err(denial.with("reason", reason).rule("security level"))
+    }
+
+    /// The container whose message the chain passed; `None` if no container is known.
+    pub fn container(&self) -> Option<&Arc<Container>> {
+        self.passed_at.as_ref().map(|(container, _)| container)
     }
 
     /// The server that the message goes to or comes from; `None` if the gateway itself responds.

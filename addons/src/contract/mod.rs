@@ -32,6 +32,7 @@ mod ports;
 mod principal;
 pub mod settings;
 mod type_map;
+mod url_secrets;
 mod waits;
 
 pub use addon::{Addon, Order, Step};
@@ -52,8 +53,8 @@ pub use lease_id::LeaseId;
 pub use level::{Level, Standing};
 pub use live::LiveFlow;
 pub use mcp::{
-    Annotations, CallPermit, Definition, Direction, Frame, FrameBody, FrameKind, McpRecord,
-    McpSubject, Pin, RpcError, RpcOutcome,
+    Annotations, CallPermit, Definition, Direction, Frame, FrameBody, FrameKind, HeldMemory,
+    McpRecord, McpSubject, Pin, RpcError, RpcOutcome,
 };
 pub use message::{DnsAnswer, DnsQuery, Request, Response};
 pub use order::{Link, OrderError};
@@ -68,3 +69,4 @@ pub use ports::{
     Unavailable,
 };
 pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
+pub use url_secrets::UrlSecrets;

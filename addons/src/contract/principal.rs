@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::container::{Container, Source};
 use super::host::Host;
+use super::url_secrets::UrlSecrets;
 
 /// The sender of a flow: the peer of a socket, or the appliance itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,6 +64,15 @@ impl Principal {
             Self::System(system) => Some(system),
         }
     }
+
+    /// A path as the log and the audit show it: without the secrets in the URLs of a part of the
+    /// appliance.
+    pub fn printed<'p>(&self, path: &'p str) -> Cow<'p, str> {
+        match self.own_hosts() {
+            Some(system) => system.url_secrets.redact(path),
+            None => path.into(),
+        }
+    }
 }
 
 impl From<Arc<Container>> for Principal {
@@ -81,6 +91,8 @@ pub struct System {
     /// Whether private addresses and clear text are permitted for these hosts. If false, only
     /// verified TLS to public addresses is permitted.
     pub trust_private: bool,
+    /// The secrets in its URLs.
+    pub url_secrets: UrlSecrets,
 }
 
 /// A part of the appliance that works for one container. The lease, limits, credentials and audit

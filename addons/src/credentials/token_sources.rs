@@ -126,12 +126,16 @@ impl TokenSources {
     }
 
     /// Whether, for every login, the file could be read at the latest check and the latest refresh
-    /// did not fail. Drops sources that are no longer configured and that no flow uses.
+    /// did not fail. Drops sources that are no longer configured and that no flow uses, except
+    /// those whose tokens are not in their file yet: the refresh token in the file may be spent.
     pub fn are_valid(&self) -> bool {
-        let is_used = |login: &Arc<OauthTokens>| Arc::strong_count(login) > 1;
+        let is_used =
+            |login: &Arc<OauthTokens>| login.is_unwritten() || Arc::strong_count(login) > 1;
         self.logins.lock().retain(is_used);
         self.apps.lock().retain(|app| Arc::strong_count(app) > 1);
-        self.logins().iter().all(OauthTokens::is_valid)
+        // Each call checks the file of its login, so none is skipped.
+        let invalid = self.logins().into_iter().filter(|one| !one.is_valid());
+        invalid.count() == 0
     }
 
     /// Waits for the refreshes under way: the tokens that they yield must be stored.
@@ -143,6 +147,11 @@ impl TokenSources {
 
     fn logins(&self) -> Vec<Arc<OauthTokens>> {
         self.logins.lock().clone()
+    }
+
+    #[cfg(test)]
+    pub(super) fn add(&self, login: Arc<OauthTokens>) {
+        self.logins.lock().push(login);
     }
 }
 

@@ -8,6 +8,16 @@ use super::settings::OverrideRule;
 use crate::contract::{Definition, Denial};
 use crate::raw_json::{Members, Node, RawJsonError, canonical, sha256_hex};
 
+/// The members of a call's params that the chain or the gateway reads.
+const READ: [&str; 6] = [
+    "name",
+    "arguments",
+    "_meta",
+    "task",
+    "inputResponses",
+    "requestState",
+];
+
 /// A tool call that is ready to be sent.
 #[derive(Debug)]
 pub(super) struct PreparedCall {
@@ -17,8 +27,8 @@ pub(super) struct PreparedCall {
     pub(super) args_sha256: String,
 }
 
-/// Reads the arguments of a call and applies the override. Denies params that are malformed, or
-/// whose `name` is not the tool's name in `definition`.
+/// Reads the arguments of a call and applies the override. Denies params that are malformed, whose
+/// `name` is not the tool's name in `definition`, or with another spelling of a key in [`READ`].
 pub(super) fn prepare(
     params: Option<Box<RawValue>>,
     definition: &Definition,
@@ -31,6 +41,10 @@ pub(super) fn prepare(
             "`name` in the params is not the name of the called tool",
         ));
     }
+    if let Some(key) = members.other_spelling(&READ) {
+        let why = "a server that ignores case would confuse it with another key";
+        return Err(Denial::malformed(format_args!("{key:?}: {why}")));
+    }
     let mut arguments = Node::parse(arguments(&members)).map_err(unreadable)?;
     if !matches!(arguments, Node::Object(_)) {
         return Err(Denial::malformed("the arguments are not an object"));
@@ -40,7 +54,7 @@ pub(super) fn prepare(
         None => None,
         Some(rule) => {
             let tool = Members::read(&definition.raw).map_err(unreadable)?;
-            rule.apply(&mut arguments, tool.get("inputSchema"));
+            rule.apply(&mut arguments, tool.get("inputSchema"))?;
             Some(with_arguments(&members, &arguments.to_json())?)
         }
     };

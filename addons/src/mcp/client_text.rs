@@ -1,15 +1,11 @@
 //! Judges text that a client sends to a server outside tool calls: in requests, in notifications
 //! and in answers to questions of the server.
 
-use std::sync::Arc;
-
 use super::Mcp;
 use super::denials::{DENY_CONTINUE, Target};
-use super::exposed::is_blocked;
-use super::level;
 use super::policies::check_latch;
 use super::ruling::record;
-use crate::contract::{Container, Definition, Flow, Frame, FrameKind, Verdict};
+use crate::contract::{Container, Flow, Frame, FrameKind, Verdict};
 use crate::raw_json::Members;
 
 /// Whether a client's request or notification may carry text of the client: true for every method
@@ -64,7 +60,12 @@ impl Mcp {
             check_latch(flow, container, target)?;
         }
         let level = container.level();
-        if !level.excludes_open_world() || self.is_closed_world(frame, container, target) {
+        let tools = frame.tools.as_deref().unwrap_or_default();
+        let is_closed = || {
+            let settings = &self.settings;
+            settings.is_closed_world(&target.server, &container.id, tools)
+        };
+        if !level.excludes_open_world() || is_closed() {
             return Ok(());
         }
         let level = level.as_str();
@@ -74,19 +75,5 @@ impl Mcp {
         record(flow, DENY_CONTINUE, &reason);
         let hint = "set annotations: { openWorldHint: false } under overrides in mcp.yaml for each tool of the server if none reaches the open world";
         Err(target.deny(&reason).rule("security level").hint(hint))
-    }
-
-    /// Whether the server of a message lists tools, and none of them reaches the open world. A tool
-    /// that is blocked because its definition changed counts as reaching the open world.
-    fn is_closed_world(&self, frame: &Frame, container: &Container, target: &Target) -> bool {
-        let is_closed = |tool: &Arc<Definition>| {
-            let rule = self
-                .settings
-                .override_of(&target.server, &tool.name, &container.id);
-            let hints = level::hints(rule.map(|rule| &**rule), tool);
-            !is_blocked(&self.settings, tool) && !hints.is_open_world()
-        };
-        let tools = frame.tools.as_deref().unwrap_or_default();
-        !tools.is_empty() && tools.iter().all(is_closed)
     }
 }

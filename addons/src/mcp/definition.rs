@@ -6,7 +6,8 @@ use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-use crate::contract::{Annotations, Definition, Pin};
+use super::settings::{McpSettings, OnChange};
+use crate::contract::{Annotations, Definition, HeldMemory, Pin};
 use crate::raw_json::{Members, Node, RawJsonError, canonical};
 
 /// The members of a definition that are compared with the accepted definition: the name, the texts
@@ -90,8 +91,14 @@ impl ListedTool {
             raw: self.raw,
             annotations: self.annotations,
             pin,
+            memory: HeldMemory::default(),
         }
     }
+}
+
+/// Whether a tool is blocked until an operator accepts its definition.
+pub(super) fn is_blocked(settings: &McpSettings, definition: &Definition) -> bool {
+    definition.pin == Pin::Changed && settings.on_definition_change == OnChange::Deny
 }
 
 fn read_annotations(tool: &Members<'_>) -> Annotations {

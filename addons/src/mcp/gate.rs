@@ -7,23 +7,23 @@ use serde_json::value::RawValue;
 
 use super::call::{self, PreparedCall};
 use super::client_text::carries_text;
+use super::definition::is_blocked;
 use super::denials::{DENY_CONTINUE, Target, accept_command, unknown_server, unknown_tool};
-use super::exposed::is_blocked;
 use super::input::Question;
 use super::level;
 use super::policies::check_latch;
 use super::ruling::record;
-use super::settings::OverrideRule;
+use super::settings::{OverrideRule, ServerSettings};
 use super::{Mcp, TOOLS_CALL};
 use crate::contract::{
     Code, Container, Definition, Denial, Direction, Flow, Frame, FrameBody, FrameKind, Level,
-    RpcOutcome, Verdict,
+    RpcOutcome, Standing, Verdict,
 };
 use crate::raw_json::Members;
 
 /// The longest params that are read on the connection's thread, in bytes. Reading them takes less
 /// than 1 ms. Longer params are read on a blocking thread.
-const READ_IN_PLACE: usize = 64 * 1024;
+pub(super) const READ_IN_PLACE: usize = 64 * 1024;
 
 /// A step may take this time in addition to the time limit of one evaluation of the policies. The
 /// chain denies a message whose step takes longer.
@@ -57,7 +57,7 @@ impl Mcp {
                 false => Ok(()),
             };
         };
-        let server = self.settings.servers.get(&target.server);
+        let server = self.server(&target.server);
         if !server.is_some_and(|server| server.is_for(&container.id)) {
             return Err(unknown_server(&target.server));
         }
@@ -71,15 +71,26 @@ impl Mcp {
         if let Some(modified) = self.ask(flow, frame, &container, &target).await? {
             frame.body = FrameBody::Params(Some(modified));
         }
+        let before = container.standing();
         if is_text {
             // While a policy or a person decided, another message may have raised the level or set
             // the latch.
             self.admit_text(flow, frame, &container, &target)?;
         }
-        match frame.direction {
-            Direction::ToServer => Ok(()),
-            // A tool's messages to the client are as confidential as its result.
-            Direction::ToClient => self.raise_level(flow, &container, &target, frame).await,
+        let settings = &self.settings;
+        let level = settings.classification(&target.server, &container.id, frame);
+        // A tool's messages to the client are as confidential as its result. For a request, the
+        // level rises before it is sent, as for a call.
+        self.raise_level(flow, &container, level).await?;
+        if frame.direction == Direction::ToServer && level > Level::Public {
+            flow.put_slot(Requested(level));
+        }
+        // Checked again, as for a call: the rise that the request itself causes does not deny it.
+        let level = before.level.max(level);
+        let expected = Standing { level, ..before };
+        match is_text && container.standing().and(expected) != expected {
+            true => self.admit_text(flow, frame, &container, &target),
+            false => Ok(()),
         }
     }
 
@@ -107,13 +118,14 @@ impl Mcp {
         self.admit(flow, &call)?;
         // The level rises before the call runs, since the tool's log messages and requests are as
         // confidential as its result, and may arrive outside the call.
-        self.raise_level(flow, container, &call.target, frame)
-            .await?;
+        let (settings, server) = (&self.settings, &call.target.server);
+        let level = settings.classification(server, &container.id, frame);
+        self.raise_level(flow, container, level).await?;
         // Checked again, since another message may have set the latch or raised the level during
         // the write. A rise up to the tool's classification does not deny the call, since the call
         // itself causes that rise.
         check_latch(flow, container, &call.target)?;
-        if container.level() > before.max(classification(call.rule.as_deref())) {
+        if container.level() > before.max(level) {
             self.admit(flow, &call)?;
         }
         flow.put_slot(CalledTool(call.definition));
@@ -189,7 +201,8 @@ impl Mcp {
             record(flow, DENY_CONTINUE, &reason);
             return Err(target.deny(&reason).rule("on_definition_change"));
         }
-        if level::denies(call.container, call.rule.as_deref(), definition) {
+        let server = self.server(&target.server);
+        if level::denies(call.container, server, call.rule.as_deref(), definition) {
             let level = call.container.level().as_str();
             let reason = format!(
                 "the tool reaches the open world, and the container's security level is {level}"
@@ -235,7 +248,11 @@ impl Mcp {
         match frame.direction {
             Direction::ToServer => {
                 self.judge_input(flow, frame, &container, &target).await?;
-                self.raise_level(flow, &container, &target, frame).await
+                let settings = &self.settings;
+                let of_tool = settings.classification(&target.server, &container.id, frame);
+                let requested = flow.take_slot::<Requested>();
+                let level = requested.map_or(of_tool, |requested| requested.0.max(of_tool));
+                self.raise_level(flow, &container, level).await
             }
             Direction::ToClient => self.admit_answer(flow, frame, &container, target),
         }
@@ -274,12 +291,9 @@ impl Mcp {
             return Ok(None);
         }
         let before = flow.record().mcp.as_ref().and_then(|mcp| mcp.decision);
-        let annotations = frame.definition.as_ref().map(|definition| {
-            let rule = self
-                .settings
-                .override_of(&target.server, &definition.name, &container.id);
-            level::hints(rule.map(|rule| &**rule), definition)
-        });
+        let definition = frame.definition.as_deref();
+        let hints = |tool| self.settings.hints(&target.server, &container.id, tool);
+        let annotations = definition.map(hints);
         let request = flow.take_slot::<JudgedParams>();
         let (params, response) = match &frame.body {
             FrameBody::Params(params) => (params.as_deref(), None),
@@ -304,27 +318,23 @@ impl Mcp {
         Ok(modified)
     }
 
-    /// Raises the container's level to the classification of the frame's tool. The level is on disk
+    fn server(&self, name: &Arc<str>) -> Option<&ServerSettings> {
+        self.settings.servers.get(name).map(|server| &**server)
+    }
+
+    /// Raises the container's level to the classification of a message's data. The level is on disk
     /// before the message passes. If the level cannot be written, the message is denied.
     async fn raise_level(
         &self,
         flow: &mut Flow,
         container: &Arc<Container>,
-        target: &Target,
-        frame: &Frame,
+        level: Level,
     ) -> Verdict {
-        let Some(definition) = &frame.definition else {
-            return Ok(());
-        };
-        let rule = self
-            .settings
-            .override_of(&target.server, &definition.name, &container.id);
-        let level = classification(rule.map(|rule| &**rule));
         if !level::must_be_stored(container, level) {
             return Ok(());
         }
         let text = level.as_str();
-        flow.note(|| format!("the tool's classification raises the security level to {text}"));
+        flow.note(|| format!("the classification of the data raises the security level to {text}"));
         let ports = &self.ports;
         let raised = flow.effect(|| level::raise(container, level, &ports.records, &ports.tasks));
         let Some(raised) = raised else { return Ok(()) };
@@ -332,11 +342,6 @@ impl Mcp {
             Denial::new(Code::RegistryUnavailable, "Registry unavailable").rule("security level")
         })
     }
-}
-
-/// The level to which the messages of a tool raise the container's level.
-fn classification(rule: Option<&OverrideRule>) -> Level {
-    rule.map_or(Level::Public, |rule| rule.classification)
 }
 
 /// Denies a server's error if its code or message is reserved for the proxy.
@@ -355,6 +360,9 @@ fn refuse_reserved_error(frame: &Frame, target: &Target) -> Verdict {
 /// The params that the policies judged in a request. They are also part of the input for its
 /// response.
 struct JudgedParams(Option<Box<RawValue>>);
+
+/// The classification of the data that the flow's request asked for, other than a tool's result.
+struct Requested(Level);
 
 /// The tool that the flow's request called.
 struct CalledTool(Arc<Definition>);

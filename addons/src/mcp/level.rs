@@ -4,9 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::settings::OverrideRule;
+use super::definition::is_blocked;
+use super::settings::{McpSettings, OverrideRule, ServerSettings};
 use crate::contract::{
-    Annotations, Container, Definition, LeaseRecords, Level, Standing, Tasks, Unavailable,
+    Annotations, Container, ContainerId, Definition, LeaseRecords, Level, Standing, Tasks,
+    Unavailable,
 };
 
 /// The level of a lease that is certainly on disk. `Public` after a failed write, so that the next
@@ -53,19 +55,55 @@ pub(super) async fn raise(
     raised.await.unwrap_or(Err(Unavailable))
 }
 
-/// Whether the container's level denies this tool: `Confidential` and `Secret` deny open-world
-/// tools.
+/// Whether the container's level denies this tool of a server: `Confidential` and `Secret` deny
+/// open-world tools.
 pub(super) fn denies(
     container: &Container,
+    server: Option<&ServerSettings>,
     rule: Option<&OverrideRule>,
     definition: &Definition,
 ) -> bool {
-    container.level().excludes_open_world() && hints(rule, definition).is_open_world()
+    container.level().excludes_open_world() && hints(server, rule, definition).is_open_world()
 }
 
-/// The effective hints of a tool.
-pub(super) fn hints(rule: Option<&OverrideRule>, definition: &Definition) -> Annotations {
-    rule.map_or(definition.annotations, |rule| {
-        rule.annotations(definition.annotations)
-    })
+impl McpSettings {
+    /// Whether a server lists tools, and none of them reaches the open world. A tool that is blocked
+    /// because its definition changed counts as reaching the open world.
+    pub fn is_closed_world(
+        &self,
+        server: &Arc<str>,
+        container: &ContainerId,
+        tools: &[Arc<Definition>],
+    ) -> bool {
+        let is_closed = |tool: &Arc<Definition>| {
+            !is_blocked(self, tool) && !self.hints(server, container, tool).is_open_world()
+        };
+        !tools.is_empty() && tools.iter().all(is_closed)
+    }
+
+    /// The effective hints of a tool for a container.
+    pub(super) fn hints(
+        &self,
+        server: &Arc<str>,
+        container: &ContainerId,
+        definition: &Definition,
+    ) -> Annotations {
+        let rule = self.override_of(server, &definition.name, container);
+        let server = self.servers.get(server);
+        let (server, rule) = (server.map(|server| &**server), rule.map(|rule| &**rule));
+        hints(server, rule, definition)
+    }
+}
+
+/// The effective hints of a tool of a server. The server's own `openWorldHint: false` is left out
+/// if the server [may not say it](ServerSettings::may_say_closed_world).
+fn hints(
+    server: Option<&ServerSettings>,
+    rule: Option<&OverrideRule>,
+    definition: &Definition,
+) -> Annotations {
+    let mut own = definition.annotations;
+    let is_believed = server.is_some_and(ServerSettings::may_say_closed_world);
+    own.open_world = own.open_world.filter(|is_open| *is_open || is_believed);
+    rule.map_or(own, |rule| rule.annotations(own))
 }

@@ -1,7 +1,9 @@
 //! MCP: the settings of mounted servers, the tools that a container sees, and the verdict on each
 //! message.
 
+mod arguments;
 mod call;
+mod classification;
 mod client_text;
 mod definition;
 mod denials;
@@ -16,7 +18,9 @@ mod policies;
 mod ruling;
 mod schema;
 mod settings;
+mod shapes;
 mod suspicious;
+mod uri;
 
 use std::sync::Arc;
 
@@ -29,7 +33,7 @@ use crate::contract::{
 
 pub use definition::{DefinitionError, ListedTool};
 pub use denials::accept_command;
-pub use exposed::{Exposed, ExposedPrompt, ExposedPrompts, ExposedTool, Listing};
+pub use exposed::{Exposed, ExposedPrompt, ExposedPrompts, ExposedTool, Listing, Problem};
 pub use input_requests::MAX_INPUT_REQUESTS;
 pub use metrics::{Execution, ExecutionStatus, McpMetrics};
 pub use settings::{

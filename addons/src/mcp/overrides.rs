@@ -1,14 +1,12 @@
-//! Selects the override of a tool for a container, and applies it to the arguments of a call.
+//! Selects the override of a tool for a container.
 
-use std::cell::LazyCell;
 use std::sync::Arc;
 
 use serde_json::Value;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
-use uuid::Uuid;
 
-use super::settings::{Injected, McpSettings, OverrideRule, ServerSettings};
+use super::settings::{
+    Confine, McpSettings, OverrideRule, ServerKind, ServerSettings, StdioSettings,
+};
 use crate::contract::{Annotations, ContainerId};
 use crate::raw_json::Node;
 
@@ -17,6 +15,26 @@ impl ServerSettings {
     pub fn is_for(&self, container: &ContainerId) -> bool {
         let id = container.as_str();
         self.containers.iter().any(|pattern| matches(pattern, id))
+    }
+
+    /// Whether `openWorldHint: false` in the definitions of the server's tools counts. Where the
+    /// server's process could send data out, only the operator can say that a tool does not.
+    pub fn may_say_closed_world(&self) -> bool {
+        match &self.kind {
+            ServerKind::Stdio(process) => !process.has_way_out(),
+            // The definitions of its tools are part of the gateway.
+            ServerKind::CodingSidecar(_) => true,
+            ServerKind::Http(_) | ServerKind::E2b(_) => false,
+        }
+    }
+}
+
+impl StdioSettings {
+    /// Whether the process can reach anything but the gateway: it is unconfined, or may reach hosts
+    /// or Unix sockets below its visible paths.
+    fn has_way_out(&self) -> bool {
+        let sees_files = !self.read.is_empty() || !self.write.is_empty();
+        self.confine == Confine::None || !self.hosts.is_empty() || (self.unix_sockets && sees_files)
     }
 }
 
@@ -78,28 +96,6 @@ impl OverrideRule {
         self.hide_fields.is_empty() && self.defaults.is_empty()
     }
 
-    /// Removes the hidden fields from the arguments and adds the defaults. `schema` is the tool's
-    /// original `inputSchema`.
-    pub(super) fn apply(&self, arguments: &mut Node<'_>, schema: Option<&str>) {
-        // Parsed at most once: an agent can send thousands of spellings of a hidden field.
-        let schema = LazyCell::new(|| Node::parse(schema?).ok());
-        let is_declared = |name: &str| {
-            let schema = schema.as_ref();
-            schema.is_some_and(|schema| declares(schema, name))
-        };
-        for (field, _) in self.hidden_fields() {
-            hide(arguments, field, &is_declared);
-        }
-        for (field, injected) in &self.defaults {
-            let value = injected.value();
-            if !field.contains('.') || is_declared(field) {
-                set(arguments, &mut std::iter::once(&**field), &value);
-            } else {
-                set(arguments, &mut field.split('.'), &value);
-            }
-        }
-    }
-
     /// The effective hints of a tool. If both the server and the operator set a hint, the stricter
     /// value counts.
     pub(super) fn annotations(&self, server: Annotations) -> Annotations {
@@ -111,20 +107,6 @@ impl OverrideRule {
             destructive: hint(server.destructive, "destructiveHint", true),
             idempotent: hint(server.idempotent, "idempotentHint", false),
             open_world: stricter(server.open_world, open_world, true),
-        }
-    }
-}
-
-impl Injected {
-    fn value(&self) -> Node<'static> {
-        match self {
-            Self::Value(value) => value.into(),
-            Self::Uuid => Node::string(&Uuid::new_v4().to_string()),
-            Self::Now => {
-                let now = OffsetDateTime::now_utc().format(&Rfc3339);
-                // Formatting fails only after the year 9999.
-                Node::string(&now.unwrap_or_default())
-            }
         }
     }
 }
@@ -159,80 +141,4 @@ pub(super) fn matches(pattern: &str, text: &str) -> bool {
 pub(super) fn declares(schema: &Node<'_>, property: &str) -> bool {
     let properties = schema.get("properties");
     properties.is_some_and(|properties| properties.get(property).is_some())
-}
-
-/// Removes the field of this name. If the name has dots, also removes the value at the path that it
-/// describes.
-fn hide(arguments: &mut Node<'_>, field: &str, is_declared: &impl Fn(&str) -> bool) {
-    let mut is_another = |key: &str| key != field && is_declared(key);
-    remove(arguments, &[field], &mut is_another);
-    if field.contains('.') {
-        let path: Vec<_> = field.split('.').collect();
-        remove(arguments, &path, &mut |_| false);
-    }
-}
-
-/// Removes the value at a path, in each element of arrays on the path. Some servers compare names
-/// case-insensitively, so every spelling of the path counts, except a last name for which
-/// `is_another` returns true.
-pub(super) fn remove(node: &mut Node<'_>, path: &[&str], is_another: &mut dyn FnMut(&str) -> bool) {
-    match (node, path) {
-        (Node::Array(elements), _) => {
-            for element in elements {
-                remove(element, path, is_another);
-            }
-        }
-        (Node::Object(members), [last]) => {
-            members.retain(|(key, _)| !same_name(key, last) || is_another(key));
-        }
-        (Node::Object(members), [first, rest @ ..]) => {
-            for (key, value) in members {
-                if same_name(key, first) {
-                    remove(value, rest, is_another);
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Sets the value at a path, in each element of arrays on the path. Creates missing objects.
-fn set<'p>(
-    node: &mut Node<'_>,
-    path: &mut (impl Iterator<Item = &'p str> + Clone),
-    value: &Node<'static>,
-) {
-    let members = match node {
-        Node::Object(members) => members,
-        Node::Array(elements) => {
-            for element in elements {
-                set(element, &mut path.clone(), value);
-            }
-            return;
-        }
-        Node::Scalar(_) => return,
-    };
-    let Some(first) = path.next() else { return };
-    let is_last = path.clone().next().is_none();
-    let at = members.iter().position(|(key, _)| key == first);
-    match at.and_then(|at| members.get_mut(at)) {
-        Some((_, old)) if is_last => *old = value.clone(),
-        Some((_, inner)) => set(inner, path, value),
-        None if is_last => members.push((first.to_owned().into(), value.clone())),
-        None => {
-            let mut inner = Node::Object(Vec::new());
-            set(&mut inner, path, value);
-            members.push((first.to_owned().into(), inner));
-        }
-    }
-}
-
-/// Whether two names are equal to a server that compares them case-insensitively, as Go's
-/// `encoding/json` does.
-fn same_name(one: &str, other: &str) -> bool {
-    if one.is_ascii() && other.is_ascii() {
-        return one.eq_ignore_ascii_case(other);
-    }
-    let fold = |text: &str| text.to_uppercase().to_lowercase();
-    fold(one) == fold(other)
 }

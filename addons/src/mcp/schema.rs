@@ -7,8 +7,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use super::overrides::remove;
-use crate::raw_json::Node;
+use crate::raw_json::{Node, same_name};
 
 /// A field to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +126,7 @@ impl<'f> Editor<'_, '_, 'f> {
             "default" | "examples" => {
                 let mut value = value.clone();
                 for field in fields {
-                    remove(&mut value, field.path, &mut |_| false);
+                    remove(&mut value, field.path);
                 }
                 kept(value)
             }
@@ -331,9 +330,32 @@ fn without_names<'s>(names: &Node<'s>, fields: &[HiddenField<'_>]) -> Node<'s> {
     Node::Array(names.iter().filter(kept).cloned().collect())
 }
 
+/// Removes the value at a path, in each element of arrays on the path. Some servers compare names
+/// case-insensitively, so every spelling of the path counts.
+fn remove(node: &mut Node<'_>, path: &[&str]) {
+    match (node, path) {
+        (Node::Array(elements), _) => {
+            for element in elements {
+                remove(element, path);
+            }
+        }
+        (Node::Object(members), [last]) => {
+            members.retain(|(key, _)| !same_name(key, last));
+        }
+        (Node::Object(members), [first, rest @ ..]) => {
+            for (key, value) in members {
+                if same_name(key, first) {
+                    remove(value, rest);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
 /// The keyword and the encoded name of the definition that a reference names; `None` unless the
 /// reference is `#/$defs/NAME` or `#/definitions/NAME`.
-fn parse_reference(reference: &str) -> Option<(&'static str, &str)> {
+pub(super) fn parse_reference(reference: &str) -> Option<(&'static str, &str)> {
     DEFINITIONS.into_iter().find_map(|keyword| {
         let rest = reference.strip_prefix("#/")?.strip_prefix(keyword)?;
         let name = rest.strip_prefix('/')?;
@@ -342,13 +364,17 @@ fn parse_reference(reference: &str) -> Option<(&'static str, &str)> {
 }
 
 /// Decodes a segment of a reference (RFC 6901, section 6); `None` if it is not UTF-8.
-fn decode(encoded: &str) -> Option<String> {
+pub(super) fn decode(encoded: &str) -> Option<String> {
     let decoded = percent_encoding::percent_decode_str(encoded);
     let decoded = decoded.decode_utf8().ok()?;
     Some(decoded.replace("~1", "/").replace("~0", "~"))
 }
 
-fn definition<'n, 's>(schema: &'n Node<'s>, keyword: &str, name: &str) -> Option<&'n Node<'s>> {
+pub(super) fn definition<'n, 's>(
+    schema: &'n Node<'s>,
+    keyword: &str,
+    name: &str,
+) -> Option<&'n Node<'s>> {
     schema.get(keyword)?.get(name)
 }
 

@@ -150,6 +150,7 @@ fn a_part_of_the_proxy_reaches_only_the_hosts_of_its_list() {
         name: "oauth".into(),
         hosts: vec![(Host::parse("login.example.com").unwrap(), 443)],
         trust_private: false,
+        url_secrets: Default::default(),
     });
     let asks = |change: fn(&mut Flow)| {
         let mut flow = flow(Kind::Http, "login.example.com");
@@ -185,6 +186,7 @@ fn a_principal_that_trusts_private_addresses_may_use_them_and_plain_http() {
             name: "traces".into(),
             hosts: vec![(Host::parse("collector.example.com").unwrap(), 4318)],
             trust_private,
+            url_secrets: Default::default(),
         })
     };
     let dial = |trust_private, address: &str| {

@@ -10,6 +10,7 @@ mod node;
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::ops::Range;
 
 use serde_json::value::RawValue;
 use thiserror::Error;
@@ -72,6 +73,17 @@ impl<'a> Members<'a> {
         found.map(|(_, value)| *value)
     }
 
+    /// The place of a member's value in `text`, the text that the members were read from; `None` if
+    /// the member is absent.
+    pub fn place(&self, key: &str, text: &RawValue) -> Option<Range<usize>> {
+        let value = self.get(key)?;
+        let start = value
+            .as_ptr()
+            .addr()
+            .checked_sub(text.get().as_ptr().addr())?;
+        Some(start..start + value.len())
+    }
+
     /// The text of a member that is a string. `None` if the member is absent or not a string, or if
     /// the string has an unpaired surrogate.
     pub fn text(&self, key: &str) -> Option<Cow<'a, str>> {
@@ -97,6 +109,13 @@ impl<'a> Members<'a> {
         elements
     }
 
+    /// The first key that equals one of these names to a server that ignores case, but is spelled
+    /// differently. Such a server might read this member instead of the named one.
+    pub fn other_spelling(&self, names: &[&str]) -> Option<&str> {
+        let is_other = |key: &&str| names.iter().any(|name| key != name && same_name(key, name));
+        self.iter().map(|(key, _)| key).find(is_other)
+    }
+
     /// Keys and values in the order of the text.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &'a str)> {
         self.0.iter().map(|(key, value)| (&**key, *value))
@@ -114,6 +133,16 @@ impl<'a> Members<'a> {
         }
         object.end()
     }
+}
+
+/// Whether two names are equal to a server that compares them case-insensitively, as Go's
+/// `encoding/json` does.
+pub fn same_name(one: &str, other: &str) -> bool {
+    if one.is_ascii() && other.is_ascii() {
+        return one.eq_ignore_ascii_case(other);
+    }
+    let fold = |text: &str| text.to_uppercase().to_lowercase();
+    fold(one) == fold(other)
 }
 
 /// Writes an object from members whose values are JSON text.

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use rustix::process::Pid;
 use serde::Deserialize;
 use tokio::process::Command;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use self::orphans::Supervisors;
@@ -39,7 +39,8 @@ const COMMAND_BYTES_MAX: usize = 128 * 1024 - 1;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// The longest time limit that a request may set: a day.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// The most time that the sidecar, after a signal, waits for its commands to end.
+/// The most time that the sidecar waits for its commands to end, after a signal or after it has
+/// evicted all connections.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The path of this program, which is valid even after its file was replaced.
 const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -150,11 +151,13 @@ impl Commands {
         })
     }
 
-    /// Waits until all commands have ended, for at most [`STOP_TIMEOUT`].
-    pub async fn stopped(&self) {
+    /// Waits until all commands have ended, for at most [`STOP_TIMEOUT`]. New commands are refused
+    /// until the returned permit is dropped.
+    pub async fn stopped(&self) -> Option<SemaphorePermit<'_>> {
         let all = u32::try_from(COMMANDS_MAX).unwrap_or(u32::MAX);
         // Times out if SIGKILL did not end a process, for example one that waits for a device.
-        let _ = timeout(STOP_TIMEOUT, self.free.acquire_many(all)).await;
+        let acquired = timeout(STOP_TIMEOUT, self.free.acquire_many(all)).await;
+        acquired.ok()?.ok()
     }
 }
 

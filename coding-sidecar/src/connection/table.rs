@@ -86,6 +86,13 @@ impl Connections {
         })
     }
 
+    /// Evicts all connections, also those that run requests, whose commands then end.
+    pub fn evict_all(&self) {
+        for entry in &self.lock().entries {
+            entry.close.notify_one();
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }

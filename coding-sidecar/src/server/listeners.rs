@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::net::sockopt::{
@@ -10,7 +11,7 @@ use rustix::net::sockopt::{
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::time::sleep;
 
-use super::socket::{SocketFile, listen_at};
+use super::socket::{LOCK_TIMEOUT, SocketFile, listen_at};
 use crate::access::TOKEN_VARIABLE;
 use crate::config::{Config, TcpAddress};
 use crate::connection::Stream;
@@ -31,7 +32,11 @@ pub struct Listeners {
     unix: UnixListener,
     tcp: Option<TcpListener>,
     /// Removes the socket's file when it is dropped.
-    _file: SocketFile,
+    file: SocketFile,
+    socket_path: PathBuf,
+    socket_mode: u32,
+    /// Why the socket could not be made again.
+    failed: Option<String>,
 }
 
 impl Listeners {
@@ -41,10 +46,7 @@ impl Listeners {
     ///
     /// A sentence that names the socket or the address that cannot be opened.
     pub async fn open(config: &Config) -> Result<Self, String> {
-        let (unix, file) = listen_at(&config.socket_path, config.socket_mode)?;
-        let unix = UnixListener::from_std(unix)
-            .map_err(|error| format!("cannot watch the Unix socket: {error}"))?;
-        report(&format!("listening at {}", config.socket_path.display()));
+        let (unix, file) = listen(&config.socket_path, config.socket_mode, LOCK_TIMEOUT)?;
         let (mut tcp, mut local) = (None, None);
         if let Some(address) = &config.tcp {
             let listener = listen_tcp(address).await?;
@@ -58,8 +60,35 @@ impl Listeners {
         Ok(Self {
             unix,
             tcp,
-            _file: file,
+            file,
+            socket_path: config.socket_path.clone(),
+            socket_mode: config.socket_mode,
+            failed: None,
         })
+    }
+
+    /// Whether clients at the socket's path do not reach this listener. Reports that once.
+    pub fn are_lost(&self) -> bool {
+        let lost = !self.file.is_ours();
+        if lost && self.failed.is_none() {
+            report(
+                "WARNING: the Unix socket was removed or replaced: every request is ended, and the \
+                 socket is made again",
+            );
+        }
+        lost
+    }
+
+    /// Makes the socket again. Reports a failure, unless it is the same as the last one.
+    pub fn renew(&mut self) {
+        match listen(&self.socket_path, self.socket_mode, Duration::ZERO) {
+            Ok((unix, file)) => (self.unix, self.file, self.failed) = (unix, file, None),
+            Err(error) if self.failed.as_ref() == Some(&error) => {}
+            Err(error) => {
+                report(&format!("error: {error}"));
+                self.failed = Some(error);
+            }
+        }
     }
 
     /// Accepts the next client. Cancel safe.
@@ -80,6 +109,18 @@ impl Listeners {
             }
         }
     }
+}
+
+fn listen(
+    path: &Path,
+    mode: u32,
+    lock_timeout: Duration,
+) -> Result<(UnixListener, SocketFile), String> {
+    let (unix, file) = listen_at(path, mode, lock_timeout)?;
+    let unix = UnixListener::from_std(unix)
+        .map_err(|error| format!("cannot watch the Unix socket: {error}"))?;
+    report(&format!("listening at {}", path.display()));
+    Ok((unix, file))
 }
 
 async fn accept_tcp(listener: Option<&TcpListener>) -> io::Result<TcpStream> {

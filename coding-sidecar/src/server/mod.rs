@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use self::body::BodyBudget;
 use self::listeners::Listeners;
@@ -39,6 +39,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most bytes of a request's head. hyper also buffers at most about this much of a response,
 /// and of a body that is being read.
 const BUFFER_BYTES_MAX: usize = 32 * 1024;
+/// How often the Unix socket is checked. Until then, a command that replaced it may get requests.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// The most time for responses to finish after a signal; longer than a command usually takes to
 /// end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -60,7 +62,7 @@ pub async fn serve(config: Config, workspace: Workspace) -> Result<(), String> {
     let (stop, stopping) = watch::channel(false);
     let commands = Commands::new(config.workspace_root.clone(), stopping.clone())
         .map_err(|error| format!("cannot supervise commands: {error}"))?;
-    let listeners = Listeners::open(&config).await?;
+    let mut listeners = Listeners::open(&config).await?;
     let service = Arc::new(Service {
         access: Access::new(config.token, config.require_auth),
         bodies: BodyBudget::new(),
@@ -69,6 +71,8 @@ pub async fn serve(config: Config, workspace: Workspace) -> Result<(), String> {
     });
     let connections = Arc::new(Connections::default());
     let mut tasks = JoinSet::new();
+    let mut checks = interval(CHECK_INTERVAL);
+    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             client = listeners.accept() => {
@@ -80,6 +84,14 @@ pub async fn serve(config: Config, workspace: Workspace) -> Result<(), String> {
                 }
             }
             Some(_) = tasks.join_next() => {}
+            _ = checks.tick() => if listeners.are_lost() {
+                // A command can replace the socket, since it has the rights of this process, and
+                // would then get the requests of others. So no command runs until the socket is
+                // made again; at each attempt, since a client on TCP may have begun one.
+                connections.evict_all();
+                let _none = service.commands.stopped().await;
+                listeners.renew();
+            },
             _ = terminated.recv() => break,
             _ = interrupted.recv() => break,
         }

@@ -15,13 +15,12 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use rustix::process::umask;
 
 /// The most connections that wait to be accepted.
 const BACKLOG: i32 = 256;
-/// How long to wait for the lock of the folder. A sidecar holds it only for milliseconds, while it
-/// starts.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a start waits for the lock of the folder. A sidecar holds it only for milliseconds,
+/// while it starts.
+pub const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between two attempts to lock the folder.
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 
@@ -31,12 +30,17 @@ pub struct SocketFile {
     metadata: Metadata,
 }
 
+impl SocketFile {
+    /// Whether the file is still there and was not replaced.
+    pub fn is_ours(&self) -> bool {
+        let id = |metadata: &Metadata| (metadata.dev(), metadata.ino());
+        std::fs::symlink_metadata(&self.path).is_ok_and(|now| id(&now) == id(&self.metadata))
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let id = |metadata: &Metadata| (metadata.dev(), metadata.ino());
-        let ours =
-            std::fs::symlink_metadata(&self.path).is_ok_and(|now| id(&now) == id(&self.metadata));
-        if ours {
+        if self.is_ours() {
             // Fails if the file is already gone or its folder became read-only. The next start
             // replaces a file that is left.
             let _ = std::fs::remove_file(&self.path);
@@ -45,19 +49,21 @@ impl Drop for SocketFile {
 }
 
 /// Listens at `path`, on a socket whose file has `mode`. No process can connect before the file has
-/// that mode.
-///
-/// Must be called before other threads create files, since it changes the umask for a moment.
+/// that mode. Blocks for up to `lock_timeout`.
 ///
 /// # Errors
 ///
 /// A sentence with the reason: for example, the folder is missing, a server listens there, or the
 /// file is not a socket.
-pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), String> {
+pub fn listen_at(
+    path: &Path,
+    mode: u32,
+    lock_timeout: Duration,
+) -> Result<(UnixListener, SocketFile), String> {
     let shown = path.display();
     // Without the lock, this sidecar could remove a socket that another sidecar is just creating:
     // until `listen`, that socket looks stale.
-    let _folder = lock_folder(path)?;
+    let _folder = lock_folder(path, lock_timeout)?;
     remove_stale(path)?;
     let mode = Mode::from_bits_truncate(mode);
     let address = SocketAddrUnix::new(path).map_err(|error| match error {
@@ -68,16 +74,15 @@ pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), S
     })?;
     let failed = |step: &str, error: Errno| format!("cannot {step} {shown}: {error}");
     let socket = unix_socket().map_err(|error| failed("open a socket for", error))?;
-    let before = umask(Mode::from_bits_truncate(0o777) - mode);
-    let bound = bind(&socket, &address);
-    umask(before);
-    bound.map_err(|error| failed("make the socket", error))?;
+    // The file gets this mode, without the bits of the umask.
+    rustix::fs::fchmod(&socket, mode).map_err(|error| failed("set the mode of", error))?;
+    bind(&socket, &address).map_err(|error| failed("make the socket", error))?;
     let file = SocketFile {
         metadata: std::fs::symlink_metadata(path)
             .map_err(|error| format!("cannot find {shown}: {error}"))?,
         path: path.to_owned(),
     };
-    // The mode is set again, since a default ACL of the folder replaces the umask. Until `listen`,
+    // With the bits of the umask, and whatever a default ACL of the folder says. Until `listen`,
     // connections are refused independently of the mode.
     rustix::fs::chmod(path, mode).map_err(|error| failed("set the mode of", error))?;
     listen(&socket, BACKLOG).map_err(|error| failed("listen at", error))?;
@@ -86,7 +91,7 @@ pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), S
 
 /// Locks the folder of `path` against other sidecars that start. Dropping the returned file unlocks
 /// it.
-fn lock_folder(path: &Path) -> Result<File, String> {
+fn lock_folder(path: &Path, timeout: Duration) -> Result<File, String> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let shown = folder.display();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -97,7 +102,7 @@ fn lock_folder(path: &Path) -> Result<File, String> {
         ),
         other => format!("cannot open the socket's folder {shown}: {other}"),
     })?;
-    let deadline = Instant::now() + LOCK_TIMEOUT;
+    let deadline = Instant::now() + timeout;
     loop {
         match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(File::from(folder)),

@@ -1,6 +1,9 @@
 //! All processes that a command starts end with the command, however the command ends.
 
 use std::fs;
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -238,7 +241,7 @@ fn daemons_that_the_entry_point_started_before_the_sidecar_are_not_killed() {
         .spawn()
         .unwrap();
     until("the sidecar listens", || {
-        std::os::unix::net::UnixStream::connect(&socket).is_ok()
+        UnixStream::connect(&socket).is_ok()
     });
     let run = crate::support::bash_at(&socket, "setsid sleep 600 & kill -KILL $PPID; sleep 600");
     assert_eq!(run.last["type"], "error");
@@ -286,7 +289,7 @@ fn as_process_1_the_sidecar_survives_a_command_that_kills_every_process() {
         .spawn()
         .unwrap();
     until("the sidecar listens", || {
-        std::os::unix::net::UnixStream::connect(&socket).is_ok()
+        UnixStream::connect(&socket).is_ok()
     });
     let run = crate::support::bash_at(&socket, "setsid sleep 600 & kill -9 -1");
     assert_eq!(run.last["type"], "error", "{run:?}");
@@ -294,4 +297,66 @@ fn as_process_1_the_sidecar_survives_a_command_that_kills_every_process() {
     assert_eq!(run.stdout, "0\n", "{run:?}");
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// Listens at the path of the sidecar's socket, as a command can, with the sidecar's rights.
+const IMPOSTOR: &str = r#"python3 -c 'import os, socket, time
+os.rename("SOCKET", "SOCKET.away")
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("SOCKET")
+listener.listen()
+time.sleep(MARK)'"#;
+
+#[test]
+fn a_command_that_replaces_the_socket_is_ended_and_the_socket_is_made_again() {
+    let sidecar = Sidecar::start();
+    let in_background = format!("setsid {IMPOSTOR} & sleep MARK");
+    each_row(
+        [IMPOSTOR, &in_background, "rm SOCKET; sleep MARK"],
+        |command| {
+            let mark = unique_sleep();
+            let socket = sidecar.socket().display().to_string();
+            let command = command.replace("MARK", &mark).replace("SOCKET", &socket);
+            let mut client = sidecar.connect();
+            client.begin(&command);
+            sidecar.expect_line("the Unix socket was removed or replaced");
+            sidecar.expect_line("listening at ");
+            // The command ended before the socket was made.
+            assert_eq!(processes(&mark), Vec::<u32>::new());
+            assert_eq!(sidecar.bash("echo ok").stdout, "ok\n");
+        },
+    );
+}
+
+#[test]
+fn an_impostor_of_a_socket_that_cannot_be_made_again_is_ended_too() {
+    let sidecar = Sidecar::with(&[("TCP_HOST", "127.0.0.1"), ("TCP_PORT", "0")]);
+    let socket = sidecar.socket().display().to_string();
+    let mark = unique_sleep();
+    let mut first = sidecar.connect();
+    first.begin(&format!(
+        "echo text >{socket}.file; mv {socket}.file {socket}"
+    ));
+    sidecar.expect_line("is not a socket");
+    let command = IMPOSTOR.replace("MARK", &mark).replace("SOCKET", &socket);
+    let body = json!({ "command": command }).to_string();
+    let request = format!(
+        "POST /bash HTTP/1.1\r\nhost: s\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    // The sidecar may end a command before it has replaced the file.
+    let mut clients = Vec::new();
+    until("the socket is made again", || {
+        let mut client = TcpStream::connect(sidecar.tcp.unwrap()).unwrap();
+        let _ = client.write_all(request.as_bytes());
+        clients.push(client);
+        let log = sidecar.log();
+        log.iter().any(|line| line.contains("listening at "))
+    });
+    drop(clients);
+    until("the commands have ended", || processes(&mark).is_empty());
+    until("the sidecar listens", || {
+        UnixStream::connect(&socket).is_ok()
+    });
+    sidecar.assert_serves();
 }

@@ -31,6 +31,9 @@ const APPLIANCE_EXIT_WAIT: Duration = Duration::from_secs(15);
 /// An unlocked state directory older than this belongs to a run that has ended. A younger one may
 /// belong to a run that is about to lock it.
 const LOCK_GRACE_PERIOD: Duration = Duration::from_secs(5);
+/// Limit on the length of the path of a directory for the state of runs. A socket's path has at most
+/// 107 bytes, of which `/run-XXXXXX/mcp-` with 12 hex digits and `.sock` take 33.
+const MAX_STATE: usize = 74;
 /// The number of runs whose logs are kept.
 const KEPT_RUNS: usize = 500;
 
@@ -176,22 +179,31 @@ pub fn run() -> Result<(), Failure> {
 /// Returns the directories that may contain the state directories of this user's runs. No sandbox
 /// sees them.
 ///
-/// Runs use the first one if they can. It is not in TMPDIR, XDG_RUNTIME_DIR or the home directory,
-/// since the paths of its sockets must be short. Every user can create a directory of this name
-/// before the first run. The second one, in `kept`, is out of their reach.
-pub fn state_directories(kept: &Path) -> [PathBuf; 2] {
+/// Runs use the first one that they can use. It is not in TMPDIR or the home directory, since the
+/// paths of its sockets must be short. Every user can create a directory of this name before the
+/// first run. The others are out of their reach: one in `kept`, and one in `XDG_RUNTIME_DIR` for a
+/// long path of `kept`.
+pub fn state_directories(kept: &Path) -> Vec<PathBuf> {
     let user = rustix::process::getuid().as_raw();
-    [
-        PathBuf::from(format!("/tmp/unified-proxy-{user}")),
-        kept.join("running"),
-    ]
+    let runtime = absolute_path_of("XDG_RUNTIME_DIR").map(|base| base.join("unified-proxy"));
+    let first = PathBuf::from(format!("/tmp/unified-proxy-{user}"));
+    [first, kept.join("running")]
+        .into_iter()
+        .chain(runtime)
+        .collect()
 }
 
 /// Creates and locks the state directory of one run, and removes the directories of killed runs.
 /// Dropping the [`TempDir`] deletes the directory.
 fn private_directory(kept: &Path) -> io::Result<(TempDir, File)> {
-    let [first, second] = state_directories(kept);
-    let all = make_private(first).or_else(|_| make_private(second))?;
+    let mut made = Err(io::Error::other("no directory can hold its state"));
+    for path in state_directories(kept) {
+        made = make_private(path);
+        if made.is_ok() {
+            break;
+        }
+    }
+    let all = made?;
     remove_ended(&all);
     let mut builder = tempfile::Builder::new();
     builder
@@ -204,8 +216,16 @@ fn private_directory(kept: &Path) -> io::Result<(TempDir, File)> {
 }
 
 /// Creates a directory that only this user can use, and returns its path. Fails if there is already
-/// a file, a symbolic link, or a directory that other users can use.
+/// a file, a symbolic link, or a directory that other users can use, or if sockets in the directory
+/// of a run would have paths that are too long.
 fn make_private(path: PathBuf) -> io::Result<PathBuf> {
+    if path.as_os_str().len() > MAX_STATE {
+        let text = format!(
+            "{} has more than {MAX_STATE} bytes: set XDG_STATE_HOME to a shorter path",
+            path.display()
+        );
+        return Err(io::Error::other(text));
+    }
     match fs::DirBuilder::new().mode(0o700).create(&path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}

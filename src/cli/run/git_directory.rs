@@ -1,25 +1,22 @@
-//! Recognizes git directories, and finds the files of a repository that git executes, or obeys as
-//! settings.
+//! Recognizes git directories, and reads the paths and the index entries that lead to others.
 
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
 
 use rustix::fs::CWD;
 
 use super::obeyed::read_start;
 use crate::sandbox::machine::without_parents;
 
-/// Names in a git directory that git executes or obeys, each with the text of the placeholder that
-/// is made if the name is missing; `None` stands for a directory. `commondir` contains the path of
-/// another directory with hooks and settings. The placeholder of `commondir` contains `.`, which is
-/// the git directory itself.
-pub const OBEYED_BY_GIT: [(&str, Option<&str>); 4] = [
-    ("hooks", None),
-    ("config", Some("")),
-    ("config.worktree", Some("")),
-    ("commondir", Some(".\n")),
-];
-/// Limit on the bytes that are read of a git configuration. The rest is ignored.
-const MAX_CONFIG: u64 = 1 << 20;
+/// Limit on the bytes of the list of an index, for about two million files.
+const MAX_LIST: u64 = 256 << 20;
+/// Limit on the bytes that are read of a file with a path.
+const MAX_PATH: u64 = 16 << 10;
 
 /// Whether git uses the directory as a git directory.
 pub fn is_one(path: &Path) -> bool {
@@ -35,114 +32,149 @@ pub fn looks_like_one(path: &Path) -> bool {
         .any(has)
 }
 
-/// The files that a repository's configuration names, and the work tree that they are in.
-#[derive(Debug, PartialEq, Eq)]
-pub struct NamedByConfig {
-    pub tree: PathBuf,
-    /// Included files and directories of hooks. Each has the text of its placeholder, as in
-    /// [`OBEYED_BY_GIT`].
-    pub paths: Vec<(PathBuf, Option<&'static str>)>,
-}
-
-/// Returns the included files and the directories of hooks that a repository's configuration names,
-/// if they are in the work tree and their parent directory exists.
-pub fn named_by_config(git: &Path) -> NamedByConfig {
-    // Both files, although git reads the second one only if the first one says so.
-    let texts = ["config", "config.worktree"]
-        .map(|name| read_start(CWD, &git.join(name), MAX_CONFIG).unwrap_or_default());
-    let settings = || {
-        texts
-            .iter()
-            .flat_map(|text| text.lines())
-            .filter_map(setting)
-    };
-    let tree = work_tree(git, settings());
-    let named = settings().filter_map(|(key, value)| match key.as_str() {
-        "hookspath" => Some((without_parents(&tree.join(value)), None)),
-        "path" => Some((without_parents(&git.join(value)), Some(""))),
-        _ => None,
-    });
-    let paths = named
-        .filter(|(path, _)| path.starts_with(&tree) && *path != tree)
-        .filter(|(path, _)| path.parent().is_some_and(Path::is_dir))
-        .collect();
-    NamedByConfig { tree, paths }
-}
-
-/// Reads the key, in lower case, and the value in a line of a configuration.
-fn setting(line: &str) -> Option<(String, &str)> {
-    let (key, value) = line.split_once('=')?;
-    // A quoted value may contain the characters that begin a comment.
-    let value = match value.trim().strip_prefix('"') {
-        Some(quoted) => quoted.split('"').next(),
-        None => value.split(['#', ';']).next(),
-    };
-    // A key may follow its section header on the same line.
-    let key = key.rsplit(']').next().unwrap_or(key).trim();
-    Some((key.to_ascii_lowercase(), value.unwrap_or_default().trim()))
-}
-
-/// The work tree of a repository: the parent of its git directory, except for a submodule. The git
-/// directory of a submodule is inside the git directory of the outer repository, and the
-/// submodule's setting `core.worktree` names the work tree.
-fn work_tree<'a>(git: &Path, settings: impl Iterator<Item = (String, &'a str)>) -> PathBuf {
+/// The git directory of a work tree, where `git` is its `.git`: a directory, or a file with the path
+/// of one.
+pub fn of_tree(git: &Path) -> PathBuf {
+    let text = read_start(CWD, git, MAX_PATH);
+    let path = text
+        .as_deref()
+        .and_then(|text| text.strip_prefix("gitdir:"));
     let beside = git.parent().unwrap_or(git);
-    let outer = git.ancestors().skip(1).find(|path| path.ends_with(".git"));
-    let submodule = outer.and_then(Path::parent).and_then(|outer| {
-        // Of several values, git uses the last one.
-        let (_, value) = settings.filter(|(key, _)| key == "worktree").last()?;
-        Some(without_parents(&git.join(value))).filter(|tree| tree.starts_with(outer))
+    path.map_or_else(
+        || git.to_owned(),
+        |path| without_parents(&beside.join(path.trim())),
+    )
+}
+
+/// The configuration files of a git directory. Those of a linked work tree are in the directory that
+/// its `commondir` names.
+pub fn config_files(git: &Path) -> Vec<PathBuf> {
+    let common = read_start(CWD, &git.join("commondir"), MAX_PATH);
+    let common = common.map(|path| without_parents(&git.join(path.trim())));
+    let common = common.unwrap_or_else(|| git.to_owned());
+    // Also the file that git reads only if a setting says so.
+    let files = [common.join("config"), common.join("config.worktree")];
+    files
+        .into_iter()
+        .chain([git.join("config.worktree")])
+        .collect()
+}
+
+/// The existing repositories that the index of a work tree names. `git status` in the tree executes
+/// what their settings name. `git` is the program. `None` if git fails or has not ended at the
+/// deadline, or if the index is too large.
+pub fn entered(git: &Path, tree: &Path, deadline: Instant) -> Option<BTreeSet<PathBuf>> {
+    // git would wait for a writer of a FIFO. A new repository has no index.
+    let directory = of_tree(&tree.join(".git"));
+    for (name, may_be_missing) in [("HEAD", false), ("index", true)] {
+        let found = directory.join(name).symlink_metadata();
+        if !found.map_or(may_be_missing, |found| found.is_file()) {
+            return None;
+        }
+    }
+    let mut command = Command::new(git);
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"GIT_") {
+            command.env_remove(name);
+        }
+    }
+    let started = command
+        .env("GIT_NO_LAZY_FETCH", "1")
+        .env("GIT_OPTIONAL_LOCKS", "0")
+        .args(["-c", "core.fsmonitor=false", "ls-files", "--stage", "-z"])
+        .current_dir(tree)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut listing = started.ok()?;
+    let output = listing.stdout.take()?;
+    let (sender, receiver) = mpsc::channel();
+    let of_tree = tree.to_owned();
+    // The thread ends when git ends. Sending fails after the deadline.
+    thread::spawn(move || sender.send(repositories_in(output, &of_tree)));
+    let left = deadline.saturating_duration_since(Instant::now());
+    let entered = receiver.recv_timeout(left).ok().flatten();
+    if entered.is_none() {
+        // Fails if git has ended.
+        let _ = listing.kill();
+    }
+    let has_succeeded = listing.wait().is_ok_and(|status| status.success());
+    entered.filter(|_| has_succeeded)
+}
+
+/// The existing repositories in the output of `git ls-files --stage -z` in a work tree; `None` if it
+/// is too long.
+fn repositories_in(output: impl Read, tree: &Path) -> Option<BTreeSet<PathBuf>> {
+    let mut list = BufReader::new(output.take(MAX_LIST));
+    let entries = list.by_ref().split(0).map_while(Result::ok);
+    let named = entries.filter_map(|entry| {
+        // `160000 ID STAGE<tab>PATH`, where 160000 is the mode of a repository.
+        let entry = str::from_utf8(&entry).ok()?;
+        let (_, path) = entry.strip_prefix("160000 ")?.split_once('\t')?;
+        Some(tree.join(path))
     });
-    submodule.unwrap_or_else(|| beside.to_owned())
+    let entered = named.filter(|path| path.join(".git").exists()).collect();
+    let is_whole = list.into_inner().limit() > 0;
+    is_whole.then_some(entered)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::Duration;
 
     use super::*;
 
     #[test]
-    fn paths_in_the_work_tree_that_a_configuration_names_are_found() {
+    fn the_git_directory_and_the_configuration_of_a_linked_work_tree_are_found() {
         let work = tempfile::tempdir().unwrap();
-        let git = work.path().join(".git");
-        fs::create_dir(&git).unwrap();
-        let text = "[core]\n\thooksPath = .hooks\n[include] path = ../.gitconfig\n\
-                    [core]\n\thooksPath = .more # ours\n[include] path = \"../.git;config\" ; x\n\
-                    [include]\n\tpath = /etc/gitconfig\n[alias]\n\tx = y\n";
-        fs::write(git.join("config"), text).unwrap();
-        fs::write(git.join("config.worktree"), "[core]\nhooksPath=ci-hooks\n").unwrap();
-        let named = named_by_config(&git);
-        assert_eq!(named.tree, work.path());
-        assert_eq!(
-            named.paths,
-            [
-                (work.path().join(".hooks"), None),
-                (work.path().join(".gitconfig"), Some("")),
-                (work.path().join(".more"), None),
-                (work.path().join(".git;config"), Some("")),
-                (work.path().join("ci-hooks"), None),
-            ]
-        );
+        let (main, linked) = (work.path().join("main/.git"), work.path().join("linked"));
+        let own = main.join("worktrees/linked");
+        fs::create_dir_all(&own).unwrap();
+        fs::create_dir(&linked).unwrap();
+        fs::write(
+            linked.join(".git"),
+            "gitdir: ../main/.git/worktrees/linked\n",
+        )
+        .unwrap();
+        fs::write(own.join("commondir"), "../..\n").unwrap();
+        assert_eq!(of_tree(&linked.join(".git")), own);
+        let files = config_files(&own);
+        assert!(files.contains(&main.join("config")), "{files:?}");
+        assert!(files.contains(&own.join("config.worktree")), "{files:?}");
+        assert_eq!(of_tree(&main), main);
     }
 
+    /// A FIFO in place of a file blocks git until the deadline, or for ever without one.
     #[test]
-    fn hooks_of_a_submodule_are_found_in_its_own_work_tree() {
-        let work = tempfile::tempdir().unwrap();
-        let git = work.path().join(".git/modules/lib");
-        fs::create_dir_all(&git).unwrap();
-        let tree = work.path().join("vendor/lib");
-        fs::create_dir_all(&tree).unwrap();
-        let hooks = "hooksPath = ci-hooks";
-        let named = |worktree: &str| {
-            let text = format!("[core]\n\tworktree = {worktree}\n\t{hooks}\n");
-            fs::write(git.join("config"), text).unwrap();
-            named_by_config(&git)
+    fn an_index_that_git_cannot_list_is_an_error_and_does_not_block() {
+        let soon = || Instant::now() + Duration::from_secs(3);
+        let run = |directory: &Path, line: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-ec", line]).current_dir(directory);
+            assert!(command.status().unwrap().success(), "{line}");
         };
-        let found = named("../../../vendor/lib");
-        assert_eq!(found.paths, [(tree.join("ci-hooks"), None)]);
-        assert_eq!(found.tree, tree);
-        // A work tree outside of the outer one is not writable in the sandbox.
-        assert_eq!(named("/etc").tree, work.path().join(".git/modules"));
+        for (line, is_listed) in [
+            ("", true),
+            ("rm .git/index", true),
+            ("rm .git/index; mkfifo .git/index", false),
+            ("rm .git/index; mkfifo .git/f; ln -s f .git/index", false),
+            ("rm .git/HEAD; mkfifo .git/HEAD", false),
+            (
+                "git update-index --split-index; f=$(ls .git/shared*); rm $f; mkfifo $f",
+                false,
+            ),
+            ("echo broken > .git/index", false),
+        ] {
+            let work = tempfile::tempdir().unwrap();
+            run(
+                work.path(),
+                "git init -q; echo x > file; git add file; git init -q nested",
+            );
+            run(work.path(), line);
+            let listed = entered(Path::new("git"), work.path(), soon());
+            assert_eq!(listed.is_some(), is_listed, "{line}");
+        }
     }
 }

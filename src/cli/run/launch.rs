@@ -17,12 +17,11 @@ use super::directories::{self, RunDirectories};
 use super::file_watch::FileWatch;
 use super::learned_file::LearnedFile;
 use super::logins::Logins;
-use super::obeyed::covers;
-use super::placeholders::Placeholders;
+use super::placeholders::{Placeholders, covers};
 use super::programs::trusted_program;
 use super::protected::Protected;
 use super::registration::{RENEWAL, Registration};
-use super::report::Report;
+use super::report::{Changes, Report, text_of_changes};
 use super::signals::{SignalEvent, Signals};
 use super::specification::{Prepared, specification};
 use super::terminal::{HostTerminal, Streams, stop_ourselves};
@@ -60,12 +59,15 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
             interrupted = signals.interrupted() => return Ok(interrupted),
         };
         let ended = parts.run_command(&run, &directories, &mut signals).await;
-        let (report, made) = parts.end(ended.is_ok(), &directories.writable).await;
-        let ended = ended?;
-        if !run.quiet {
-            // A write error is ignored: there is no other output for the report.
-            let _ = io::stderr().write_all(report.text(&made).as_bytes());
+        let (report, changes) = parts.end(ended.is_ok(), &directories.writable).await;
+        // Printed in any case, since the host may execute or obey these files at once.
+        let mut text = text_of_changes(&changes);
+        if ended.is_ok() && !run.quiet {
+            text.insert_str(0, &report.denials());
         }
+        // A write error is ignored: there is no other output for the report.
+        let _ = io::stderr().write_all(text.as_bytes());
+        let ended = ended?;
         if let Some(file) = learn {
             file.write(&report.allowlist())?;
         }
@@ -122,9 +124,14 @@ impl Parts {
                 (Some(appliance), socket)
             }
         };
-        let protected = Protected::find(&directories.writable, &directories.readable);
+        let protected = Protected::find(
+            &directories.writable,
+            &directories.readable,
+            directories.real_home.as_deref(),
+            trusted_program("git", &directories.writable),
+        );
         let mut protected = protected.map_err(Failure::usage)?;
-        let uncreatable = placeholders.make(std::mem::take(&mut protected.missing));
+        let uncreatable = placeholders.make(protected.take_missing());
         protected.forget(&uncreatable.map_err(Failure::usage)?);
         let file_watch = FileWatch::watch(protected.obeyed()).map_err(|error| {
             Failure::internal(format_args!("protected files cannot be watched: {error}"))
@@ -164,7 +171,7 @@ impl Parts {
     ) -> Result<u8, Failure> {
         let settings = self.registration.client.settings().await?;
         let mut protected = self.protected.entries();
-        protected.extend(covers(&directories.writable));
+        protected.extend(covers(self.protected.obeyed(), &directories.writable));
         let prepared = std::mem::take(&mut self.prepared);
         let mut spec = specification(&run.command, prepared, directories, &settings, protected)?;
         let streams = Streams::look().map_err(|error| {
@@ -217,8 +224,7 @@ impl Parts {
                         if number == rustix::process::Signal::CONT.as_raw()
                             && let Some(terminal) = &terminal
                         {
-                            terminal.set_raw();
-                            terminal.resize();
+                            terminal.resume();
                         }
                         self.sandbox.signal(number, to);
                     }
@@ -238,12 +244,8 @@ impl Parts {
     }
 
     /// Ends the sandbox, then the appliance or, with `--server`, the lease. Returns the report of
-    /// the flows, and [`Protected::made_since`]. `ended` says whether the command has ended.
-    async fn end(
-        self,
-        ended: bool,
-        writable: &[PathBuf],
-    ) -> (Report, Result<Vec<PathBuf>, String>) {
+    /// the flows, and [`Protected::changes`]. `ended` says whether the command has ended.
+    async fn end(self, ended: bool, writable: &[PathBuf]) -> (Report, Changes) {
         // If the command has not ended, the sandbox is killed.
         if ended {
             self.sandbox.end().await;
@@ -251,16 +253,16 @@ impl Parts {
             drop(self.sandbox);
         }
         // After the end of the sandbox, whose processes could still make files before.
-        let made = self.protected.made_since(writable);
+        let changes = self.protected.changes(writable);
         if let Some(appliance) = self.appliance {
-            return (read_audit(&appliance.stop().await), made);
+            return (read_audit(&appliance.stop().await), changes);
         }
         self.registration.end().await;
         let report = match self.watched {
             Some(watched) => watched.finish().await,
             None => Report::default(),
         };
-        (report, made)
+        (report, changes)
     }
 }
 

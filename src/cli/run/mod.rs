@@ -1,23 +1,31 @@
 //! `run`: runs one command in a new sandbox, with its own appliance or with a running server.
 
 mod appliance;
+mod changes;
 mod directories;
+mod enter;
 mod environment;
 mod file_watch;
+mod fingerprint;
+mod git_config;
 mod git_directory;
 mod git_settings;
 mod launch;
 mod learned_file;
+mod loads;
 mod logins;
+mod named;
 mod obeyed;
 mod placeholders;
 mod programs;
 mod protected;
 mod registration;
 mod report;
+mod search;
 mod signals;
 mod specification;
 mod terminal;
+mod version_control;
 mod visible;
 mod watched;
 
@@ -30,6 +38,7 @@ use addons::policy::parse_entry;
 use clap::Args;
 
 pub use appliance::{APPLIANCE, run as run_appliance};
+pub use enter::{ENTER, Enter};
 
 /// The command and its permissions.
 #[derive(Args, Debug)]
@@ -64,7 +73,7 @@ pub struct Run {
     /// Use the running server with this admin socket instead of starting one for this run
     #[arg(long, value_name = "SOCKET", conflicts_with_all = ["allow", "config", "with_logins"])]
     server: Option<PathBuf>,
-    /// Print errors only
+    /// Print only errors, and files of the command that the host would execute or obey
     #[arg(long)]
     quiet: bool,
     /// The command and its arguments; options of `run` come before it

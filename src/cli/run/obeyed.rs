@@ -1,20 +1,31 @@
-//! Names of files and directories that tools on the host execute, or obey as settings, without
-//! asking the user.
+//! Recognizes, by their names, files and directories that tools on the host execute, or obey as
+//! settings, without asking the user.
+//!
+//! Settings are recognized by their kind: tools keep them in hidden files and directories. So a
+//! hidden name is compared unless it is listed as harmless here, and a tool that does not exist yet
+//! is covered. Only what is read-only, and settings with other names, must be listed.
 
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{Mode, OFlags, openat};
 
-use crate::sandbox::Entry;
+/// What a run does about a file or directory that the host may execute or obey.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Care {
+    /// It is read-only for the command. If it does not exist at the start, it is compared.
+    Protected,
+    /// The command may change it. Changes are listed at the end.
+    Compared,
+}
 
-/// Names in a working directory that shells, editors and agents execute or obey. Each has the text
-/// of the placeholder file that is made if the name is missing; `None` stands for an empty
-/// directory, which git does not track. OpenCode and Crush do not start if a directory has the name
-/// of their settings file, so those names get a file.
-pub const OBEYED: [(&str, Option<&str>); 15] = [
+/// Names that shells, editors and agents that are running already may obey at once. At the top of a
+/// writable directory they are read-only even if they are missing. Each has the text of its
+/// placeholder file; `None` stands for an empty directory, which git does not track. OpenCode and
+/// Crush do not start if a directory has the name of their settings file, so those names get a file.
+pub const OBEYED_AT_ONCE: [(&str, Option<&str>); 15] = [
     (".aider.conf.yml", None),
     (".claude", None),
     (".codex", None),
@@ -33,75 +44,153 @@ pub const OBEYED: [(&str, Option<&str>); 15] = [
 ];
 /// The text of a settings file without settings.
 pub const NO_SETTINGS: &str = "{}\n";
-/// Names that tools execute or obey only if the user has configured that. They are protected only
-/// if they exist.
-const OBEYED_IF_THERE: [&str; 12] = [
+/// Names that are read-only if they exist.
+const PROTECTED: &[&str] = &[
+    // Editors and debuggers.
     ".exrc",
     ".gdbinit",
-    ".githooks",
-    ".husky",
     ".lldbinit",
-    ".mise.toml",
     ".nvim.lua",
     ".nvimrc",
-    ".pre-commit-config.yaml",
-    ".yarnrc.yml",
     ".zed",
-    "mise.toml",
+    // Environment loaders.
+    ".envrc*",
+    ".mise",
+    ".mise.*",
+    "mise.*toml",
+    // Hook runners.
+    ".githooks",
+    ".husky",
+    ".pre-commit-config.yaml",
+    // Package managers.
+    ".yarnrc",
+    ".yarnrc.yml",
 ];
-/// The settings directory of OpenCode, to which OpenCode writes.
-const WRITTEN: &str = ".opencode";
-/// Limit on the bytes that are copied from `.git/info/exclude`. The rest is left out.
-const MAX_EXCLUDES: u64 = 1 << 20;
+/// Names in hidden directories that are read-only: lists of MCP servers, which agents and editors
+/// start, whatever their name is; and what shells obey at every prompt, the settings of mise and the
+/// environments that direnv keeps.
+const PROTECTED_IN_HIDDEN: &[&str] = &[
+    "*mcp*.json*",
+    "*mcp*.toml",
+    "flake-profile*",
+    "mcp.y*ml",
+    "nix-profile*",
+];
+/// Further names that are read-only where settings are, see [`Within::Settings`]. Deeper, code has
+/// these names too.
+const PROTECTED_IN_SETTINGS: &[&str] = &["mcp", "mcpServers", "mise"];
+/// Names of settings that are not hidden. They are compared.
+const SETTINGS: &[&str] = &[
+    // Agents, and the instructions that they read.
+    "*mcp*.json",
+    "AGENT*.md",
+    "CLAUDE*.md",
+    "CRUSH*.md",
+    "GEMINI*.md",
+    "QWEN*.md",
+    "WARP.md",
+    // Editors.
+    "*.code-workspace",
+    "*.iml",
+    "*.ipr",
+    "*.sublime-project",
+    // Environment loaders.
+    "default.nix",
+    "devbox.*",
+    "devenv.*",
+    "flake.*",
+    "mise",
+    "shell.nix",
+    // Hook runners.
+    "captainhook.json",
+    "lefthook*.json",
+    "lefthook*.toml",
+    "lefthook*.y*ml",
+    // Package managers.
+    "bunfig.toml",
+    "nuget.config",
+    "pip.conf",
+    "pnpm-workspace.yaml",
+    "poetry.toml",
+    "rust-toolchain*",
+    "uv.toml",
+    // Version control.
+    "_darcs",
+];
+/// Hidden names that are not settings: caches, build results, and lists of ignored files.
+const HARMLESS: &[&str] = &[
+    ".*cache",
+    ".*ignore",
+    ".*.swp",
+    ".DS_Store",
+    ".coverage*",
+    ".gitkeep",
+    ".hypothesis",
+    ".ipynb_checkpoints",
+    ".keep",
+    ".next",
+    ".nuxt",
+    ".nyc_output",
+    ".svelte-kit",
+    ".turbo",
+    ".~lock*",
+];
+/// Directories with installed packages or build results. The host executes them as code, so their
+/// settings matter no more than their code, and only repositories in them are protected.
+const PACKAGES: &[&str] = &["node_modules", "site-packages", "target"];
 
-/// Whether a name is in one of the lists.
-pub fn is_obeyed(name: &str) -> bool {
-    OBEYED.iter().any(|(obeyed, _)| *obeyed == name) || OBEYED_IF_THERE.contains(&name)
+/// Where a file or directory is in relation to a directory that the host obeys as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Within {
+    /// In none.
+    Nothing,
+    /// Directly in one, or in its `settings` or `config`.
+    Settings,
+    Deep,
+    /// Among installed programs, which the command may replace.
+    Code,
 }
 
-/// Returns the entries of the sandbox's file system that keep placeholders from disturbing the
-/// command. Call it after the placeholders are made. Placeholder files are added to git's excludes,
-/// so that the command does not commit them. An empty `.opencode` is covered by a writable scratch
-/// directory, since OpenCode fails if it cannot write there.
-pub fn covers(roots: &[PathBuf]) -> Vec<Entry> {
-    let excluded = roots.iter().filter_map(|root| excluded_in(root));
-    let written = roots.iter().map(|root| root.join(WRITTEN));
-    let empty = written.filter(|at| is_directory(at) && is_empty(at));
-    let scratch = empty.map(|at| Entry::Scratch { at, mode: 0o700 });
-    excluded.chain(scratch).collect()
+/// What a run does about a file or directory with this name; `None` if the host does not obey it.
+pub fn care_for(name: &str, within: Within) -> Option<Care> {
+    let is_one_of = |patterns: &[&str]| patterns.iter().any(|pattern| matches(pattern, name));
+    let is_protected = OBEYED_AT_ONCE.iter().any(|(obeyed, _)| *obeyed == name)
+        || is_one_of(PROTECTED)
+        || matches!(within, Within::Settings | Within::Deep) && is_one_of(PROTECTED_IN_HIDDEN)
+        || within == Within::Settings && is_one_of(PROTECTED_IN_SETTINGS);
+    let is_hidden = name.starts_with('.') && !is_one_of(HARMLESS);
+    if is_protected {
+        return Some(Care::Protected);
+    }
+    (within != Within::Nothing || is_hidden || is_one_of(SETTINGS)).then_some(Care::Compared)
+}
+
+/// Whether a directory with this name has installed packages or build results.
+pub fn is_of_packages(name: &str) -> bool {
+    PACKAGES.contains(&name)
+}
+
+/// Whether a name matches a pattern, in which `*` stands for any text.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    // Most names of a large directory are compared with all patterns and differ here.
+    let (wanted, first) = (pattern.bytes().next(), name.bytes().next());
+    if wanted != first && wanted != Some(b'*') {
+        return false;
+    }
+    let mut parts = pattern.split('*');
+    let rest = name.strip_prefix(parts.next().unwrap_or_default());
+    let last = parts.next_back();
+    // The parts between two stars, each at the first place where it occurs.
+    let rest = parts.try_fold(rest, |rest, part| Some(Some(rest?.split_once(part)?.1)));
+    match (rest.flatten(), last) {
+        (Some(rest), Some(last)) => rest.ends_with(last),
+        (rest, _) => rest == Some(""),
+    }
 }
 
 /// Whether a path is an empty directory, like a placeholder.
 pub fn is_empty(directory: &Path) -> bool {
     fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
-}
-
-fn is_directory(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|found| found.is_dir())
-}
-
-/// Returns a replacement of `.git/info/exclude` that also lists the placeholder files; `None` if
-/// there are no placeholder files, or the work tree has no `.git/info/exclude`.
-fn excluded_in(root: &Path) -> Option<Entry> {
-    let git = root.join(".git");
-    let at = git.join("info/exclude");
-    if !is_directory(&git) || !is_directory(&git.join("info")) {
-        return None;
-    }
-    let is_placeholder = |name: &str| {
-        let text = read_start(CWD, &root.join(name), NO_SETTINGS.len() as u64 + 1);
-        text.as_deref() == Some(NO_SETTINGS)
-    };
-    let names = OBEYED.iter().map(|(name, _)| *name);
-    let added: String = names
-        .filter(|name| is_placeholder(name))
-        .map(|name| format!("/{name}\n"))
-        .collect();
-    if added.is_empty() {
-        return None;
-    }
-    let text = format!("{}\n{added}", read_start(CWD, &at, MAX_EXCLUDES)?);
-    Some(Entry::Replace { at, text })
 }
 
 /// Reads the first `most` bytes of a file; `None` if it is not a regular file or cannot be read. A
@@ -120,33 +209,83 @@ pub fn read_start(directory: impl AsFd, path: &Path, most: u64) -> Option<String
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     #[test]
-    fn an_empty_directory_of_opencode_is_covered_and_a_filled_one_is_not() {
-        let work = tempfile::tempdir().unwrap();
-        let at = work.path().join(".opencode");
-        fs::create_dir(&at).unwrap();
-        let roots = [work.path().to_owned()];
-        let (path, mode) = (at.clone(), 0o700);
-        assert_eq!(covers(&roots), [Entry::Scratch { at: path, mode }]);
-        fs::write(at.join("agent.md"), "").unwrap();
-        assert_eq!(covers(&roots), []);
+    fn settings_are_recognized_by_kind_and_ordinary_files_are_not() {
+        let (protected, compared) = (Some(Care::Protected), Some(Care::Compared));
+        each_row(
+            [
+                (".envrc", protected),
+                (".envrc.local", protected),
+                ("mise.local.toml", protected),
+                ("opencode.jsonc", protected),
+                (".devcontainer.json", protected),
+                (".npmrc", compared),
+                (".tool-versions", compared),
+                (".some-future-agent", compared),
+                ("CLAUDE.local.md", compared),
+                ("lefthook-local.yml", compared),
+                ("mcp-servers.json", compared),
+                (".gitignore", None),
+                (".pytest_cache", None),
+                (".eslintcache", None),
+                ("Cargo.toml", None),
+                ("mise.lock", None),
+                ("main.rs", None),
+            ],
+            |(name, care)| assert_eq!(care_for(name, Within::Nothing), care, "{name}"),
+        );
+        each_row(
+            [
+                ("mcp.json", protected),
+                ("mcp_servers.toml", protected),
+                ("release-mcp.yml", compared),
+                ("mise", protected),
+                ("flake-profile-a5c1.rc", protected),
+                ("settings.json", compared),
+                (".gitignore", compared),
+            ],
+            |(name, care)| assert_eq!(care_for(name, Within::Settings), care, "{name}"),
+        );
     }
 
     #[test]
-    fn placeholder_files_are_added_to_the_excludes() {
-        let work = tempfile::tempdir().unwrap();
-        let info = work.path().join(".git/info");
-        fs::create_dir_all(&info).unwrap();
-        fs::write(info.join("exclude"), "*.log").unwrap();
-        fs::write(work.path().join("opencode.json"), NO_SETTINGS).unwrap();
-        fs::write(work.path().join("opencode.jsonc"), "{ \"own\": 1 }\n").unwrap();
-        let text = "*.log\n/opencode.json\n".to_owned();
-        let at = info.join("exclude");
-        assert_eq!(
-            covers(&[work.path().to_owned()]),
-            [Entry::Replace { at, text }]
+    fn code_with_the_names_of_settings_is_not_read_only() {
+        let (protected, compared) = (Some(Care::Protected), Some(Care::Compared));
+        each_row(
+            [
+                ("mcp", Within::Deep, compared),
+                ("mcpServers", Within::Deep, compared),
+                ("mise", Within::Deep, compared),
+                ("mcp.json", Within::Deep, protected),
+                ("mcp", Within::Code, compared),
+                ("mcp.json", Within::Code, compared),
+                ("mise", Within::Code, compared),
+                (".envrc", Within::Code, protected),
+            ],
+            |(name, within, care)| assert_eq!(care_for(name, within), care, "{name} {within:?}"),
+        );
+    }
+
+    #[test]
+    fn a_star_stands_for_any_text() {
+        each_row(
+            [
+                ("a*", "a", true),
+                ("a*c", "abc", true),
+                ("a*c*e", "a-c-c-e", true),
+                ("*b*", "abc", true),
+                ("a*c", "abcd", false),
+                ("ab*b", "ab", false),
+                ("*", "", true),
+                ("é*ü", "éxü", true),
+            ],
+            |(pattern, name, expected)| {
+                assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+            },
         );
     }
 }

@@ -6,6 +6,7 @@
 //! placeholders that it made. When the last run that shows a placeholder ends, it removes the
 //! placeholder. The next run that ends also removes the placeholders of killed runs.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -16,7 +17,8 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2, unl
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::obeyed::{NO_SETTINGS, read_start};
+use super::obeyed::{NO_SETTINGS, is_empty, read_start};
+use crate::sandbox::Entry;
 
 /// Limit on the bytes that are read of a record. A longer record counts as empty.
 const MAX_RECORD: u64 = 16 << 20;
@@ -24,6 +26,10 @@ const MAX_RECORD: u64 = 16 << 20;
 const MAX_TEXT: u64 = 16;
 /// The possible texts of a placeholder file.
 const TEXTS: [&str; 3] = ["", ".\n", NO_SETTINGS];
+/// The settings directory of OpenCode, to which OpenCode writes.
+const WRITTEN: &str = ".opencode";
+/// Limit on the bytes that are copied from `.git/info/exclude`. The rest is left out.
+const MAX_EXCLUDES: u64 = 1 << 20;
 
 /// A missing path that needs a placeholder.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -157,6 +163,42 @@ impl Drop for Placeholders {
     }
 }
 
+/// Returns the entries of the sandbox's file system that keep placeholders from disturbing the
+/// command. Call it after the placeholders are made. Placeholders in work trees are added to git's
+/// excludes, so that `git add`, `git stash -u` and `git clean` leave them out. An empty `.opencode`
+/// is covered by a writable scratch directory, since OpenCode fails if it cannot write there.
+pub fn covers(protected: &BTreeSet<PathBuf>, roots: &[PathBuf]) -> Vec<Entry> {
+    // Also those of other runs.
+    let is_placeholder = |path: &&PathBuf| is_empty(path) || has_text(&CWD, path);
+    let placeholders: BTreeSet<_> = protected.iter().filter(is_placeholder).collect();
+    let excluded = roots.iter().filter_map(|root| {
+        let git = root.join(".git");
+        let (info, at) = (git.join("info"), git.join("info/exclude"));
+        let in_tree = placeholders.iter().filter(|path| !path.starts_with(&git));
+        let patterns = in_tree.filter_map(|path| pattern(path.strip_prefix(root).ok()?));
+        let patterns: String = patterns.collect();
+        if patterns.is_empty() || info.is_symlink() {
+            return None;
+        }
+        let text = format!("{}\n{patterns}", read_start(CWD, &at, MAX_EXCLUDES)?);
+        Some(Entry::Replace { at, text })
+    });
+    let written = roots.iter().map(|root| root.join(WRITTEN));
+    let empty = written.filter(|at| placeholders.contains(at) && at.is_dir());
+    let scratch = empty.map(|at| Entry::Scratch { at, mode: 0o700 });
+    excluded.chain(scratch).collect()
+}
+
+/// A line of git's excludes that matches exactly this path.
+fn pattern(path: &Path) -> Option<String> {
+    let special = |letter| matches!(letter, '\\' | '*' | '?' | '[' | ' ');
+    let escaped = path.to_str()?.chars().flat_map(|letter| {
+        let escape = special(letter).then_some('\\');
+        escape.into_iter().chain([letter])
+    });
+    Some(format!("/{}\n", escaped.collect::<String>()))
+}
+
 /// Locks the records against other runs until the file is dropped.
 fn lock_records(folder: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
@@ -256,6 +298,45 @@ mod tests {
         drop(above);
         assert!(names(&inner).is_empty());
         assert_eq!(names(&state.path().join("placeholders")), ["order"]);
+    }
+
+    #[test]
+    fn placeholders_in_the_work_tree_are_excluded_and_an_empty_directory_of_opencode_is_covered() {
+        let work = tempfile::tempdir().unwrap();
+        let at = |name: &str| work.path().join(name);
+        for directory in [".git/info", ".opencode", ".claude", "my *hooks"] {
+            fs::create_dir_all(at(directory)).unwrap();
+        }
+        for (file, text) in [
+            (".git/info/exclude", "*.log"),
+            (".git/config", ""),
+            (".claude/settings.json", ""),
+            ("opencode.json", NO_SETTINGS),
+            ("opencode.jsonc", "{ \"own\": 1 }\n"),
+        ] {
+            fs::write(at(file), text).unwrap();
+        }
+        let protected = [
+            ".git/config",
+            ".claude",
+            ".opencode",
+            "my *hooks",
+            "opencode.json",
+            "opencode.jsonc",
+        ];
+        let text = "*.log\n/.opencode\n/my\\ \\*hooks\n/opencode.json\n".to_owned();
+        let expected = [
+            Entry::Replace {
+                at: at(".git/info/exclude"),
+                text,
+            },
+            Entry::Scratch {
+                at: at(".opencode"),
+                mode: 0o700,
+            },
+        ];
+        let found = covers(&protected.map(at).into(), &[work.path().to_owned()]);
+        assert_eq!(found, expected);
     }
 
     #[test]

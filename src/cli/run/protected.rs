@@ -1,59 +1,39 @@
 //! Finds the files in the writable directories of a run that the host would later execute, or obey
-//! as settings, and makes them read-only. Hides the sockets in all directories of the run.
+//! as settings. Makes them read-only or compares them at the end. Hides the sockets in all
+//! directories of the run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirEntry, FileType};
-use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::git_directory::{self, OBEYED_BY_GIT};
-use super::obeyed::{OBEYED, is_empty, is_obeyed};
+use super::changes::{Change, Start};
+use super::named;
 use super::placeholders::Missing;
+use super::search::Found;
 use crate::sandbox::{Access, Entry};
 
-/// The state directory of `dev`, with its admin socket.
-const OWN_STATE: &str = ".unified-proxy";
-
-/// Limit on the directory entries that are searched for one run.
-const MAX_FILES: usize = 2_000_000;
 /// Limit on the protected and hidden paths of one run, since each is a mount.
 const MAX_PROTECTED: usize = 20_000;
-/// Limit on the nesting of directories.
-const MAX_DEPTH: usize = 400;
 
-/// The protected paths in the directories of a run.
-#[derive(Debug, Default)]
+/// The protected and the compared paths in the directories of a run.
+#[derive(Debug)]
 pub struct Protected {
-    /// The paths of `read_only` that do not exist and so need placeholders.
-    pub missing: Vec<Missing>,
-    /// Directories above protected paths. Each is mounted over itself, so that the command cannot
-    /// rename it and create the protected path again.
-    pinned: BTreeSet<PathBuf>,
-    /// Files and directories that the host would execute or obey.
-    read_only: BTreeSet<PathBuf>,
-    /// Sockets and directories that the command must not use.
-    hidden: BTreeSet<PathBuf>,
-    /// The directories of `--read`, which are read-only as a whole.
-    readable: Vec<PathBuf>,
-    /// The number of directory entries that were searched.
-    files: usize,
+    found: Found,
+    start: Start,
 }
 
 impl Protected {
-    /// Searches the directories that a command will see: the writable ones for paths to protect,
-    /// and all of them for sockets. Fails if a path cannot be protected, or if a limit is exceeded.
-    pub fn find(writable: &[PathBuf], readable: &[PathBuf]) -> Result<Self, String> {
-        let mut found = Self {
-            readable: readable.to_vec(),
-            ..Self::default()
-        };
-        for root in writable.iter().filter(|root| root.is_dir()) {
-            found.add_root(root)?;
-        }
-        for root in readable {
-            found.hide_sockets(root, 0, None)?;
-        }
+    /// Searches the directories that a command will see: the writable ones for files that the host
+    /// would execute or obey, and all of them for sockets. Fails if a path cannot be protected, or
+    /// if a limit is exceeded. `home` is the home directory of the user, and `git` the program.
+    pub fn find(
+        writable: &[PathBuf],
+        readable: &[PathBuf],
+        home: Option<&Path>,
+        git: Option<PathBuf>,
+    ) -> Result<Self, String> {
+        let mut found = Found::search(writable, readable)?;
+        named::add(&mut found, home)?;
         let count = found.pinned.len() + found.read_only.len() + found.hidden.len();
         if count > MAX_PROTECTED {
             return Err(format!(
@@ -61,285 +41,352 @@ impl Protected {
                  it: start the command in a smaller directory"
             ));
         }
-        Ok(found)
+        let start = Start::record(&found, git);
+        Ok(Self { found, start })
+    }
+
+    /// Takes the protected paths that do not exist and so need placeholders.
+    pub fn take_missing(&mut self) -> Vec<Missing> {
+        std::mem::take(&mut self.found.missing)
     }
 
     /// Hides files or directories.
     pub fn hide(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
-        self.hidden.extend(paths);
+        self.found.hidden.extend(paths);
     }
 
     /// Drops the protection of paths that cannot be created: they need no protection.
     pub fn forget(&mut self, paths: &[PathBuf]) {
-        self.read_only.retain(|path| !paths.contains(path));
+        self.found.read_only.retain(|path| !paths.contains(path));
     }
 
     /// The read-only paths: files and directories that the host would execute or obey.
     pub fn obeyed(&self) -> &BTreeSet<PathBuf> {
-        &self.read_only
+        &self.found.read_only
     }
 
-    /// Searches again. Returns the files and directories that the host would execute or obey and
-    /// that were created since the first search. Instead of a path below a `.git` directory,
-    /// returns that directory. Fails if the search fails, since the command may have made a
+    /// Searches again, and returns what was made, changed or removed since the first search that
+    /// the host would execute or obey, the most dangerous first. Fails if the search fails, since the command may have made a
     /// directory unreadable.
-    pub fn made_since(&self, writable: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
-        let now = Self::find(writable, &[])?;
-        let is_known = |path: &&PathBuf| {
-            let mut above = path.ancestors();
-            above.any(|above| self.read_only.contains(above))
-        };
-        let made = now.read_only.iter().filter(|path| !is_known(path));
-        let of_git = |path: &PathBuf| {
-            let git = path.ancestors().find(|above| above.ends_with(".git"));
-            git.unwrap_or(path).to_owned()
-        };
-        let made: BTreeSet<PathBuf> = made.map(of_git).collect();
-        Ok(made.into_iter().collect())
+    pub fn changes(&self, writable: &[PathBuf]) -> Result<Vec<(PathBuf, Change)>, String> {
+        let mut now = Found::search_at_end(writable, &self.found)?;
+        for directory in &self.found.compared_as_named {
+            // A link in its place may lead out of the writable directory.
+            match fs::canonicalize(directory).is_ok_and(|now| now == *directory && now.is_dir()) {
+                true => now.compare_all(directory, false),
+                false => now.compare(directory, directory),
+            }
+        }
+        now.finish()?;
+        Ok(self.start.changes(&self.found, &now))
     }
 
     /// Returns the entries of the sandbox's file system that protect and hide these paths.
     pub fn entries(&self) -> Vec<Entry> {
-        let pinned = self.pinned.difference(&self.read_only);
+        let Found {
+            pinned,
+            read_only,
+            hidden,
+            ..
+        } = &self.found;
+        let pinned = pinned.difference(read_only);
         let pinned = pinned.map(|path| (path, Access::Writable));
-        let read_only = self.read_only.iter().map(|path| (path, Access::ReadOnly));
+        let read_only = read_only.iter().map(|path| (path, Access::ReadOnly));
         // A map of paths is sorted, so that parents come before their children.
         let pins: BTreeMap<_, _> = pinned.chain(read_only).collect();
         let pins = pins.into_iter().map(|(at, access)| Entry::Pin {
             at: at.clone(),
             access,
         });
-        let hidden = self.hidden.iter().map(|at| Entry::Hide { at: at.clone() });
+        let hidden = hidden.iter().map(|at| Entry::Hide { at: at.clone() });
         pins.chain(hidden).collect()
     }
-
-    /// Protects files and directories whose names the host obeys, at any depth of a writable
-    /// directory. The names of [`OBEYED`] directly in the directory are protected even if they are
-    /// missing. If the directory has no repository and is not itself a git directory, `.git` and
-    /// `HEAD` are protected in the same way.
-    fn add_root(&mut self, root: &Path) -> Result<(), String> {
-        let git = root.join(".git");
-        if git_directory::is_one(root) {
-            self.add_git(root)?;
-        } else if !exists(&git) || is_empty(&git) {
-            self.add(git, None)?;
-            // A `HEAD` could make the directory itself a git directory, whose settings are obeyed.
-            self.add(root.join("HEAD"), None)?;
-        }
-        for (name, text) in OBEYED {
-            self.add(root.join(name), text)?;
-        }
-        self.walk(root, root, 0)
-    }
-
-    /// Protects a file or directory. A missing one gets a placeholder: a file with `text`, or a
-    /// directory if `text` is `None`. Fails for a symbolic link and for a file with several hard
-    /// links.
-    fn add(&mut self, path: PathBuf, text: Option<&str>) -> Result<(), String> {
-        match path.symlink_metadata() {
-            Ok(found) if found.is_symlink() => return Err(is_a_link(&path)),
-            Ok(found) if found.is_file() && found.nlink() > 1 => {
-                return Err(has_another_name(&path));
-            }
-            Ok(_) => {}
-            Err(_) => self.missing.push(Missing {
-                path: path.clone(),
-                text: text.map(str::to_owned),
-            }),
-        }
-        self.read_only.insert(path);
-        Ok(())
-    }
-
-    /// Protects a git directory, and those of its submodules and work trees.
-    fn add_git(&mut self, git: &Path) -> Result<(), String> {
-        self.pinned.insert(git.to_owned());
-        for (name, text) in OBEYED_BY_GIT {
-            self.add(git.join(name), text)?;
-        }
-        let named = git_directory::named_by_config(git);
-        for (path, text) in named.paths {
-            if let Some(above) = path.parent() {
-                self.pin_between(&named.tree, above);
-            }
-            self.add(path, text)?;
-        }
-        for name in ["modules", "worktrees"] {
-            let below = git.join(name);
-            if exists(&below) {
-                self.pinned.insert(below.clone());
-                self.add_git_below(&below, 0)?;
-            }
-        }
-        // `objects` may have very many files.
-        self.hide_sockets(git, 0, Some("objects"))
-    }
-
-    /// Protects the git directories at any depth below a directory, since the names of submodules
-    /// may contain slashes.
-    fn add_git_below(&mut self, directory: &Path, depth: usize) -> Result<(), String> {
-        for (entry, kind) in self.list(directory, depth)? {
-            let path = entry.path();
-            if !kind.is_dir() {
-                continue;
-            }
-            if git_directory::looks_like_one(&path) {
-                self.pin_between(directory, &path);
-                self.add_git(&path)?;
-            } else {
-                self.pinned.insert(path.clone());
-                self.add_git_below(&path, depth + 1)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Searches a directory and those below it for names that the host obeys, and for sockets.
-    fn walk(&mut self, root: &Path, directory: &Path, depth: usize) -> Result<(), String> {
-        for (entry, kind) in self.list(directory, depth)? {
-            let path = entry.path();
-            let name = entry.file_name();
-            let name = name.to_str().unwrap_or_default();
-            // A directory of `--read` is read-only as a whole, and `find` hides its sockets.
-            if self.readable.contains(&path) {
-                continue;
-            }
-            if kind.is_socket() || name == OWN_STATE {
-                self.hidden.insert(path);
-            } else if name == ".git" {
-                self.pin_between(root, directory);
-                match kind.is_dir() && !is_empty(&path) {
-                    true => self.add_git(&path)?,
-                    // A file with the path of the git directory, or an empty directory.
-                    false => self.add(path, None)?,
-                }
-            } else if is_obeyed(name) && !kind.is_symlink() {
-                self.pin_between(root, directory);
-                self.add(path.clone(), None)?;
-                if kind.is_dir() {
-                    self.hide_sockets(&path, depth, None)?;
-                }
-            } else if kind.is_dir() {
-                if git_directory::is_one(&path) {
-                    self.pin_between(root, directory);
-                    self.add_git(&path)?;
-                }
-                self.walk(root, &path, depth + 1)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Pins `directory` and the directories between it and `root`.
-    fn pin_between(&mut self, root: &Path, directory: &Path) {
-        let way = directory.ancestors().take_while(|path| *path != root);
-        self.pinned.extend(way.map(Path::to_owned));
-    }
-
-    /// Hides the sockets in a directory, at any depth. Does not search its subdirectory `skipped`.
-    fn hide_sockets(
-        &mut self,
-        directory: &Path,
-        depth: usize,
-        skipped: Option<&str>,
-    ) -> Result<(), String> {
-        if !directory.is_dir() {
-            return Ok(());
-        }
-        for (entry, kind) in self.list(directory, depth)? {
-            if kind.is_socket() {
-                self.hidden.insert(entry.path());
-            } else if kind.is_dir() && skipped.is_none_or(|name| entry.file_name() != name) {
-                self.hide_sockets(&entry.path(), depth + 1, None)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Lists a directory. Returns no entries if it belongs to another user and this user may not
-    /// read it. Fails if it cannot be read for another reason, if its path is not UTF-8, or if
-    /// [`MAX_DEPTH`] or [`MAX_FILES`] is exceeded.
-    fn list(
-        &mut self,
-        directory: &Path,
-        depth: usize,
-    ) -> Result<Vec<(DirEntry, FileType)>, String> {
-        let unreadable = |error: io::Error| {
-            format!(
-                "{} cannot be searched for files to protect: {error}",
-                directory.display()
-            )
-        };
-        if directory.to_str().is_none() || depth > MAX_DEPTH {
-            let why = "its path is not UTF-8, or it is nested in more than 400 directories";
-            return Err(unreadable(io::Error::other(why)));
-        }
-        let entries = match fs::read_dir(directory) {
-            // The command cannot read a directory of another user either.
-            Err(error)
-                if error.kind() == io::ErrorKind::PermissionDenied && !is_ours(directory) =>
-            {
-                return Ok(Vec::new());
-            }
-            entries => entries.map_err(unreadable)?,
-        };
-        let entries = entries.map(|entry| {
-            let entry = entry?;
-            let kind = entry.file_type()?;
-            Ok((entry, kind))
-        });
-        let entries: Vec<_> = entries.collect::<io::Result<_>>().map_err(unreadable)?;
-        self.files += entries.len();
-        match self.files <= MAX_FILES {
-            true => Ok(entries),
-            false => Err(format!(
-                "there are more than {MAX_FILES} files, too many to search for files to protect: \
-                 start the command in a smaller directory"
-            )),
-        }
-    }
-}
-
-/// Whether a directory belongs to this user, who could make it readable again.
-fn is_ours(directory: &Path) -> bool {
-    let user = rustix::process::getuid().as_raw();
-    fs::symlink_metadata(directory).is_ok_and(|found| found.uid() == user)
-}
-
-fn exists(path: &Path) -> bool {
-    path.symlink_metadata().is_ok()
-}
-
-fn has_another_name(path: &Path) -> String {
-    format!(
-        "{} has another name (a hard link), by which the command could write to it: replace it by \
-         a copy",
-        path.display()
-    )
-}
-
-fn is_a_link(path: &Path) -> String {
-    format!(
-        "{} is a symbolic link, which the command could replace: replace it by its target, or \
-         start in another directory",
-        path.display()
-    )
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+
+    use testkit::each_row;
+
+    use super::super::report::text_of_changes;
+    use super::super::search::MAX_DEPTH;
     use super::*;
 
+    /// A writable directory after a shell script.
+    fn directory(script: &str) -> (tempfile::TempDir, [PathBuf; 1]) {
+        let work = tempfile::tempdir().unwrap();
+        let at = fs::canonicalize(work.path()).unwrap();
+        sh(&at, script);
+        (work, [at])
+    }
+
+    fn sh(directory: &Path, script: &str) {
+        let mut command = Command::new("sh");
+        let status = command
+            .args(["-ec", script])
+            .current_dir(directory)
+            .status();
+        assert!(status.unwrap().success(), "{script}");
+    }
+
+    fn find(writable: &[PathBuf]) -> Protected {
+        Protected::find(writable, &[], None, Some("git".into())).unwrap()
+    }
+
+    /// The list after a command, with relative paths.
+    fn listed(prepare: &str, command: &str) -> Vec<String> {
+        let (_work, writable) = directory(prepare);
+        let before = find(&writable);
+        assert_eq!(before.changes(&writable).unwrap(), [], "{prepare}");
+        sh(&writable[0], command);
+        let changes = before.changes(&writable).unwrap();
+        let line = |(path, change): &(PathBuf, Change)| {
+            let path = path.strip_prefix(&writable[0]).unwrap();
+            format!("{}{change}", path.display())
+        };
+        changes.iter().map(line).collect()
+    }
+
     #[test]
-    fn a_git_directory_made_in_the_run_is_found_and_an_unsearchable_directory_is_an_error() {
+    fn targets_of_links_in_protected_directories_are_compared() {
+        let hook = "git init -q; mkdir scripts tools; echo tools/check.sh > scripts/pre-commit.sh; \
+            echo x > tools/check.sh; ln -s ../../scripts/pre-commit.sh .git/hooks/pre-commit";
+        let of_path = "git init -q; git config core.hooksPath a/hooks; mkdir -p a/hooks scripts; echo x > scripts/s; \
+            ln -s ../../scripts/s a/hooks/pre-push";
+        each_row(
+            [
+                (
+                    hook,
+                    "echo y > scripts/pre-commit.sh",
+                    "scripts/pre-commit.sh (changed)",
+                ),
+                (hook, "echo y > tools/check.sh", "tools/check.sh (changed)"),
+                (
+                    hook,
+                    "rm scripts/pre-commit.sh",
+                    "scripts/pre-commit.sh (removed)",
+                ),
+                (of_path, "echo y > scripts/s", "scripts/s (changed)"),
+                (
+                    "git init -q; ln -s ../../scripts/later .git/hooks/pre-commit",
+                    "mkdir scripts; echo x > scripts/later",
+                    "scripts/later",
+                ),
+                (
+                    "mkdir .vscode config; echo x > config/tasks.json; ln -s ../config/tasks.json .vscode",
+                    "echo y > config/tasks.json",
+                    "config/tasks.json (changed)",
+                ),
+                (
+                    "mkdir .claude skills; echo x > skills/a.md; ln -s ../skills .claude/skills",
+                    "echo y > skills/b.md",
+                    "skills/b.md",
+                ),
+            ],
+            |(prepare, command, line)| assert_eq!(listed(prepare, command), [line], "{prepare}"),
+        );
+    }
+
+    #[test]
+    fn the_files_of_directories_to_which_links_lead_are_compared() {
+        let husky = "mkdir real; echo x > real/pre-commit; ln -s real .husky";
+        let twice = "mkdir -p a/b c; ln -s a .agent; ln -s ../../c a/b/c; ln -s .. a/b/loop; ln -s a/b/loop/b .other";
+        each_row(
+            [
+                (
+                    husky,
+                    "echo y > real/pre-commit",
+                    "real/pre-commit (changed)",
+                ),
+                (husky, "echo x > real/pre-push", "real/pre-push"),
+                (husky, "rm .husky; ln -s / .husky", ".husky (changed)"),
+                (twice, "echo x > c/settings.json", "c/settings.json"),
+                (twice, "echo x > a/b/settings.json", "a/b/settings.json"),
+                (
+                    "ln -s later .agent",
+                    "mkdir later; echo x > later/file",
+                    "later",
+                ),
+            ],
+            |(prepare, command, line)| {
+                assert!(
+                    listed(prepare, command).iter().any(|found| found == line),
+                    "{prepare}: {command}"
+                );
+            },
+        );
+        // More links one after another than the stack has room for.
+        let (_work, writable) = directory("mkdir d; ln -s d/0 .agent");
+        let at = |number: usize| writable[0].join(format!("d/{number}"));
+        for number in 0..5000 {
+            fs::create_dir(at(number)).unwrap();
+            symlink(at(number + 1), at(number).join("next")).unwrap();
+        }
+        let before = find(&writable);
+        let last = at(4999).join("x");
+        fs::write(&last, "").unwrap();
+        assert_eq!(before.changes(&writable).unwrap(), [(last, Change::Made)]);
+    }
+
+    #[test]
+    fn missing_files_that_settings_name_are_compared() {
+        let config = "git init -q; git config diff.external tools/diff.sh; git config core.editor 'sh edit.sh'";
+        each_row(
+            [
+                (
+                    config,
+                    "mkdir tools; echo x > tools/diff.sh",
+                    "tools/diff.sh",
+                ),
+                (config, "echo x > edit.sh", "edit.sh"),
+                (
+                    "echo 'use flake' > .envrc",
+                    "echo x > flake.lock",
+                    "flake.lock",
+                ),
+            ],
+            |(prepare, command, line)| assert_eq!(listed(prepare, command), [line], "{prepare}"),
+        );
+    }
+
+    #[test]
+    fn a_new_repository_hides_no_settings_beside_it() {
+        let made = "mkdir -p .agent/settings/.git; echo x > .agent/settings/mcp.json; echo x > .agent/settings/hooks";
+        let found = listed("mkdir .agent", made);
+        let expected = [".agent/settings/.git", ".agent/settings/mcp.json"];
+        assert_eq!(found[..2], expected, "{found:?}");
+        let found = listed("mkdir -p .w/f/.git/x", "echo x > .w/f/mcp.json");
+        assert_eq!(found, [".w/f/mcp.json"]);
+    }
+
+    /// git leaves the old content of a read-only file in the work tree.
+    #[test]
+    fn files_that_differ_between_branches_are_compared() {
+        each_row(
+            [
+                ("echo 1 > .tool-versions", ".tool-versions"),
+                (
+                    "mkdir sub; echo 1 > sub/.tool-versions",
+                    "sub/.tool-versions",
+                ),
+                (
+                    "echo 'use flake' > .envrc; echo 1 > flake.lock",
+                    "flake.lock",
+                ),
+                ("echo 'use flake' > .envrc; echo 1 > flake.nix", "flake.nix"),
+                ("echo dotenv > .envrc; echo 1 > .env", ".env"),
+                (
+                    "echo '. env/base.sh' > .envrc; mkdir env; echo 1 > env/base.sh",
+                    "env/base.sh",
+                ),
+                (
+                    "echo '. a.sh' > .envrc; echo '. b.sh' > a.sh; echo 1 > b.sh",
+                    "b.sh",
+                ),
+            ],
+            |(prepare, name)| {
+                let (_work, writable) = directory(prepare);
+                let is_read_only = find(&writable).obeyed().contains(&writable[0].join(name));
+                assert!(!is_read_only, "{name}");
+                let changed = listed(prepare, &format!("echo 2 > {name}"));
+                assert_eq!(changed, [format!("{name} (changed)")]);
+            },
+        );
+    }
+
+    #[test]
+    fn code_in_hidden_directories_is_writable_and_lists_of_servers_are_not() {
+        let tree = "mkdir -p .worktrees/f; echo gitdir: x > .worktrees/f/.git;";
+        each_row(
+            [
+                (
+                    "mkdir .venv; touch .venv/pyvenv.cfg;",
+                    ".venv/bin/mcp",
+                    false,
+                ),
+                (
+                    "mkdir .venv; touch .venv/pyvenv.cfg;",
+                    ".venv/bin/mise",
+                    false,
+                ),
+                (
+                    "mkdir .venv; touch .venv/pyvenv.cfg;",
+                    ".venv/share/x/mcp.json",
+                    false,
+                ),
+                (tree, ".worktrees/f/src/mcp/server.py", false),
+                (tree, ".worktrees/f/src/mcp.json", false),
+                (tree, ".worktrees/f/.roo/mcp.json", true),
+                (tree, ".worktrees/g/mcp.json", true),
+                ("", ".agent/src/deep/mcp", false),
+                ("", ".agent/mcp", true),
+                ("", ".agent/config/mcp", true),
+                ("", ".kiro/settings/mcp.json", true),
+                ("", ".config/mise", true),
+                // Otherwise a file would remove the protection of an agent's directory.
+                ("mkdir .roo; touch .roo/.git;", ".roo/mcp.json", true),
+            ],
+            |(prepare, name, is_protected)| {
+                let parent = Path::new(name).parent().unwrap().display();
+                let script = format!("{prepare} mkdir -p {parent}; echo x > {name}");
+                let (_work, writable) = directory(&script);
+                let found = find(&writable);
+                let mut above = Path::new(name).ancestors();
+                let found = above.any(|path| found.obeyed().contains(&writable[0].join(path)));
+                assert_eq!(found, is_protected, "{name}");
+            },
+        );
+    }
+
+    #[test]
+    fn links_that_the_command_makes_are_listed_and_hide_nothing() {
+        let bare = "mkdir -p z/.git/objects z/.git/hooks; echo x > z/.git/HEAD;";
+        each_row(
+            [
+                ("ln -s /etc/passwd z/.git/config", "z/.git"),
+                ("echo x > z/c; ln z/c z/.git/config", "z/.git"),
+                ("ln -s ../.. z/.git/commondir", "z/.git"),
+                ("mkdir y; ln -s ../z/.git y/.git", "y/.git"),
+                ("mkdir -p y/.hg; ln -s / y/.hg/hgrc", "y/.hg/hgrc"),
+                ("mkdir y; ln -s . y/.envrc", "y/.envrc"),
+                ("ln -s .l/a .l", ".l"),
+                ("ln -s .m .l; ln -s .l .m", ".l"),
+            ],
+            |(command, line)| {
+                let found = listed("", &format!("{bare} echo x > .npmrc; {command}"));
+                for line in [line, ".npmrc"] {
+                    assert!(found.iter().any(|found| found == line), "{line}: {found:?}");
+                }
+            },
+        );
+    }
+
+    #[test]
+    fn no_number_of_other_files_displaces_what_the_host_obeys_at_once() {
+        let (_work, writable) = directory("");
+        let before = find(&writable);
+        let flood = "i=0; while [ $i -lt 220 ]; do echo x > .a$i; i=$((i+1)); done; \
+            mkdir -p sub z/new; echo x > sub/.envrc; git init -q z/new; git init -q --bare zz";
+        sh(&writable[0], flood);
+        let text = text_of_changes(&before.changes(&writable));
+        for name in ["sub/.envrc", "z/new/.git", "zz"] {
+            assert!(text.contains(&format!("/{name}\n")), "{name}: {text}");
+        }
+        assert!(text.contains("  and 23 more\n"), "{text}");
+    }
+
+    #[test]
+    fn a_new_repository_is_found_and_a_directory_that_cannot_be_searched_is_an_error() {
         let work = tempfile::tempdir().unwrap();
         let writable = [work.path().to_owned()];
-        let before = Protected::find(&writable, &[]).unwrap();
+        let before = Protected::find(&writable, &[], None, None).unwrap();
         fs::create_dir_all(work.path().join("sub/.git/hooks")).unwrap();
-        let made = before.made_since(&writable).unwrap();
-        assert_eq!(made, [work.path().join("sub/.git")]);
+        let changes = before.changes(&writable).unwrap();
+        assert_eq!(changes, [(work.path().join("sub/.git"), Change::Made)]);
         let deep: PathBuf = std::iter::repeat_n("d", MAX_DEPTH + 2).collect();
         fs::create_dir_all(work.path().join(deep)).unwrap();
-        assert!(before.made_since(&writable).is_err());
+        assert!(before.changes(&writable).is_err());
     }
 }

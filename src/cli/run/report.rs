@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use addons::contract::Code;
 use serde_json::Value;
 
+use super::changes::Change;
 use crate::cli::exit::printable;
 
 /// Limit on the pairs of host and remedy that are counted separately; denials of further pairs are
-/// counted together. Also the limit on the files that are listed; further files are left out.
+/// counted together. Also the limit on the files that are listed; further files are counted.
 const MAX_LINES: usize = 200;
 /// The codes of denials for which no flag exists and which concern one repository.
 const OF_REPOSITORIES: [Code; 5] = [
@@ -43,6 +44,38 @@ struct Denied {
     what: String,
     /// The flag that would have allowed the flow, or the code of the denial.
     remedy: String,
+}
+
+/// The files of [`Protected::changes`](super::protected::Protected::changes), or the reason why they
+/// are unknown.
+pub type Changes = Result<Vec<(PathBuf, Change)>, String>;
+
+/// The list of the files that the command made, changed or removed and that the host would execute
+/// or obey; empty if there are none.
+pub fn text_of_changes(changes: &Changes) -> String {
+    let changes = match changes {
+        Ok(changes) if changes.is_empty() => return String::new(),
+        Ok(changes) => changes,
+        Err(why) => {
+            return format!(
+                "unified-proxy: it is unknown which files the command made or changed ({}); look at the directory before you work in it\n",
+                printable(why)
+            );
+        }
+    };
+    let mut text = "unified-proxy: files that git, a shell, an editor, an agent or a package manager may execute or obey were made or changed while the command ran; look at them before you work in the directory\n".to_owned();
+    for (path, change) in changes.iter().take(MAX_LINES) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {}{change}", printable(&path.display().to_string()));
+    }
+    if let Some(more) = changes
+        .len()
+        .checked_sub(MAX_LINES)
+        .filter(|more| *more > 0)
+    {
+        let _ = writeln!(text, "  and {more} more");
+    }
+    text
 }
 
 impl Report {
@@ -104,33 +137,8 @@ impl Report {
         }
     }
 
-    /// The text at the end of a run; empty if there is nothing to report. `made` are the files that
-    /// the command created and that the host would execute or obey, or the reason why these files
-    /// are unknown.
-    pub fn text(&self, made: &Result<Vec<PathBuf>, String>) -> String {
-        let mut text = self.denials();
-        match made {
-            Ok(made) if made.is_empty() => {}
-            Ok(made) => {
-                text.push_str("unified-proxy: the command created files that git, an editor or an agent may execute or obey; look at them before you work in the directory\n");
-                for path in made.iter().take(MAX_LINES) {
-                    // Writing to a String cannot fail.
-                    let _ = writeln!(text, "  {}", printable(&path.display().to_string()));
-                }
-            }
-            Err(why) => {
-                let _ = writeln!(
-                    text,
-                    "unified-proxy: it is unknown which files the command created ({}); look at the directory before you work in it",
-                    printable(why)
-                );
-            }
-        }
-        text
-    }
-
     /// The list of denials with their counts; empty if there is no denial.
-    fn denials(&self) -> String {
+    pub fn denials(&self) -> String {
         let mut text = String::new();
         if self.denied.is_empty() {
             return text;

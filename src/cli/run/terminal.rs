@@ -5,15 +5,20 @@ use std::fs::{File, FileType, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::sync::Arc;
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
-use rustix::process::{Signal, getpgrp, getpid, kill_process};
+use rustix::process::{Signal, getpgrp, getpid, kill_process, kill_process_group};
 use rustix::termios::{
     OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr, tcsetwinsize,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
+use tokio::io::{AsyncWriteExt, copy};
 use tokio::net::unix::pipe;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use crate::sandbox;
 
@@ -21,6 +26,9 @@ use crate::sandbox;
 const END_OF_INPUT: u8 = 4;
 /// Limit on the bytes that are read from the keyboard at once.
 const INPUT: usize = 1024;
+/// How often a process in the background checks whether it is in the foreground. No signal reports
+/// that: a shell sends SIGCONT only to a job that is stopped.
+const FOREGROUND_POLL: Duration = Duration::from_millis(200);
 
 /// The command's standard streams, and the terminal if one of them is a terminal.
 pub struct Streams {
@@ -32,17 +40,30 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Prepares the streams of this process for the command.
+    /// Prepares the streams of this process for the command, with pipes in place of files.
     pub fn look() -> io::Result<Self> {
+        let mut found = Self::with_files()?;
+        let [stdin, stdout, stderr] = found.streams;
+        let relays = &mut found.relays;
+        found.streams = [
+            relays.input(stdin)?,
+            relays.output(stdout)?,
+            relays.output(stderr)?,
+        ];
+        Ok(found)
+    }
+
+    /// Prepares the streams for a command that may leave processes behind, which may write to a file
+    /// for as long as they live.
+    pub fn with_files() -> io::Result<Self> {
         let ours = [
             rustix::stdio::stdin(),
             rustix::stdio::stdout(),
             rustix::stdio::stderr(),
         ];
         let [stdin, stdout, stderr] = ours.map(|stream| stream.try_clone_to_owned());
-        let [mut stdin, mut stdout, mut stderr] = [stdin?, stdout?, stderr?];
+        let [mut stdin, stdout, stderr] = [stdin?, stdout?, stderr?];
         let [mut tty_in, tty_out, tty_err] = ours.map(isatty);
-        let mut relays = Relays::default();
         let of_terminal = [(tty_in, &stdin), (tty_out, &stdout), (tty_err, &stderr)];
         let any = of_terminal.iter().find(|(is_terminal, _)| *is_terminal);
         let mut terminal = match any {
@@ -55,9 +76,6 @@ impl Streams {
             stdin = File::open("/dev/null")?.into();
             tty_in = false;
         }
-        stdin = relays.input(stdin)?;
-        stdout = relays.output(stdout)?;
-        stderr = relays.output(stderr)?;
         let wanted = terminal.as_mut().map(|terminal| {
             terminal.has_input = tty_in;
             let (rows, columns) = terminal.size();
@@ -65,14 +83,14 @@ impl Streams {
                 streams: [tty_in, tty_out, tty_err],
                 rows,
                 columns,
-                interactive: terminal.interactive,
+                interactive: terminal.shared.interactive,
             }
         });
         Ok(Self {
             streams: [stdin, stdout, stderr],
             wanted,
             terminal,
-            relays,
+            relays: Relays::default(),
         })
     }
 }
@@ -135,16 +153,23 @@ fn is_file(stream: &OwnedFd) -> io::Result<bool> {
 
 /// The user's terminal. Dropping this restores its modes.
 pub struct HostTerminal {
-    /// A separate open file description, so that `O_NONBLOCK` does not affect other processes that
-    /// have the terminal open.
-    file: OwnedFd,
-    /// The terminal modes at the start.
-    modes: Termios,
-    /// Whether standard input and standard output are terminals.
-    interactive: bool,
+    shared: Arc<Shared>,
     /// Whether the command reads from the terminal.
     has_input: bool,
     relay: Option<Relay>,
+}
+
+/// The part of [`HostTerminal`] that the task for the input has too.
+struct Shared {
+    /// A separate open file description, so that `O_NONBLOCK` does not affect other processes that
+    /// have the terminal open.
+    file: OwnedFd,
+    /// Whether standard input and standard output are terminals.
+    interactive: bool,
+    /// The modes to restore; `None` unless this process has set raw mode.
+    saved: Mutex<Option<Termios>>,
+    /// Notified when this process was continued.
+    continued: Notify,
 }
 
 /// The tasks that copy input and output, and the controlling end of the pseudo-terminal.
@@ -167,32 +192,35 @@ impl HostTerminal {
         // A process without a controlling terminal may still have a terminal as a standard stream.
         let same = format!("/proc/self/fd/{}", stream.as_raw_fd());
         let file = open("/dev/tty").or_else(|_| open(&same))?;
-        let file = OwnedFd::from(file);
         Ok(Self {
-            modes: tcgetattr(&file)?,
-            file,
-            interactive,
+            shared: Arc::new(Shared {
+                file: file.into(),
+                interactive,
+                saved: Mutex::default(),
+                continued: Notify::new(),
+            }),
             has_input: true,
             relay: None,
         })
     }
 
     fn size(&self) -> (u16, u16) {
-        let size = tcgetwinsize(&self.file);
+        let size = tcgetwinsize(&self.shared.file);
         size.map_or((24, 80), |size| (size.ws_row, size.ws_col))
     }
 
-    /// Connects the terminal to the pseudo-terminal of this controlling end, and calls
-    /// [`Self::set_raw`].
+    /// Connects the terminal to the pseudo-terminal of this controlling end. In the foreground, sets
+    /// raw mode if the terminal is interactive: the pseudo-terminal handles keys and echo.
     pub fn connect(&mut self, controlling: OwnedFd) -> io::Result<()> {
         rustix::fs::fcntl_setfl(&controlling, OFlags::RDWR | OFlags::NONBLOCK)?;
         let output_from = pipe::Receiver::from_owned_fd_unchecked(controlling.try_clone()?)?;
-        let output_to = pipe::Sender::from_owned_fd_unchecked(self.file.try_clone()?)?;
+        let file = &self.shared.file;
+        let output_to = pipe::Sender::from_owned_fd_unchecked(file.try_clone()?)?;
         let input = match self.has_input {
             true => {
-                let from = pipe::Receiver::from_owned_fd_unchecked(self.file.try_clone()?)?;
+                let from = pipe::Receiver::from_owned_fd_unchecked(file.try_clone()?)?;
                 let to = pipe::Sender::from_owned_fd_unchecked(controlling.try_clone()?)?;
-                Some(tokio::spawn(copy_input(from, to, self.interactive)))
+                Some(tokio::spawn(copy_input(self.shared.clone(), from, to)))
             }
             false => None,
         };
@@ -201,33 +229,45 @@ impl HostTerminal {
             input,
             output: tokio::spawn(copy_output(output_from, output_to)),
         });
-        self.set_raw();
         Ok(())
     }
 
-    /// Sets raw mode if the terminal is interactive and this process is in the foreground. The
-    /// pseudo-terminal then handles keys and echo.
-    pub fn set_raw(&self) {
-        let is_foreground = tcgetpgrp(&self.file).is_ok_and(|group| group == getpgrp());
-        if self.interactive && is_foreground {
-            let mut raw = self.modes.clone();
-            raw.make_raw();
-            // Fails if the terminal has been closed.
-            let _ = tcsetattr(&self.file, OptionalActions::Now, &raw);
-        }
+    /// Sets raw mode again and the size of the pseudo-terminal, after this process was continued.
+    pub fn resume(&self) {
+        self.shared.continued.notify_one();
+        self.resize();
     }
 
+    /// Restores the modes that [`Shared::set_raw`] replaced. In the background, another process has
+    /// set the modes that the terminal needs, and the kernel would stop this one (SIGTTOU).
     pub fn restore(&self) {
-        let _ = tcsetattr(&self.file, OptionalActions::Flush, &self.modes);
+        let Some(modes) = self.shared.saved.lock().take() else {
+            return;
+        };
+        if self.shared.is_foreground() == Some(true) {
+            // Fails if the terminal has been closed.
+            let _ = tcsetattr(&self.shared.file, OptionalActions::Flush, &modes);
+        }
     }
 
     /// Sets the size of the pseudo-terminal to that of the terminal.
     pub fn resize(&self) {
         if let Some(relay) = &self.relay
-            && let Ok(size) = tcgetwinsize(&self.file)
+            && let Ok(size) = tcgetwinsize(&self.shared.file)
         {
             let _ = tcsetwinsize(&relay.controlling, size);
         }
+    }
+
+    /// Sends a signal to the foreground process group of the pseudo-terminal. Returns whether this
+    /// process can see that group.
+    pub fn signal(&self, signal: Signal) -> bool {
+        let foreground = self
+            .relay
+            .as_ref()
+            .map(|relay| tcgetpgrp(&relay.controlling));
+        let foreground = foreground.and_then(Result::ok);
+        foreground.is_some_and(|group| kill_process_group(group, signal).is_ok())
     }
 
     /// Copies the remaining output of the command, for at most 1 s.
@@ -236,7 +276,7 @@ impl HostTerminal {
             if let Some(input) = &relay.input {
                 input.abort();
             }
-            let limit = std::time::Duration::from_secs(1);
+            let limit = Duration::from_secs(1);
             let _ = tokio::time::timeout(limit, relay.output).await;
         }
     }
@@ -245,6 +285,30 @@ impl HostTerminal {
 impl Drop for HostTerminal {
     fn drop(&mut self) {
         self.restore();
+    }
+}
+
+impl Shared {
+    /// Whether this process is in the foreground; `None` if this is not its controlling terminal.
+    fn is_foreground(&self) -> Option<bool> {
+        let group = tcgetpgrp(&self.file).ok()?;
+        Some(group == getpgrp())
+    }
+
+    /// Sets raw mode if the terminal is interactive and this process is in the foreground.
+    fn set_raw(&self) {
+        if !self.interactive || self.is_foreground() != Some(true) {
+            return;
+        }
+        let mut saved = self.saved.lock();
+        if saved.is_none() {
+            *saved = tcgetattr(&self.file).ok();
+        }
+        if let Some(mut raw) = saved.clone() {
+            raw.make_raw();
+            // Fails if the terminal has been closed.
+            let _ = tcsetattr(&self.file, OptionalActions::Now, &raw);
+        }
     }
 }
 
@@ -258,21 +322,37 @@ pub fn stop_ourselves(terminal: Option<&HostTerminal>) {
     let _ = kill_process(getpid(), Signal::STOP);
 }
 
-/// Copies the keyboard's input to the pseudo-terminal. Unless `interactive` is set, the terminal is
-/// in canonical mode and turns Ctrl-D into an empty read. Every empty read is then sent as
+/// Copies the keyboard's input to the pseudo-terminal while this process is in the foreground. A
+/// read from the background would stop this process (SIGTTIN). Unless the terminal is interactive,
+/// it is in canonical mode and turns Ctrl-D into an empty read. Every empty read is then sent as
 /// [`END_OF_INPUT`].
-async fn copy_input(mut from: pipe::Receiver, mut to: pipe::Sender, interactive: bool) {
+async fn copy_input(terminal: Arc<Shared>, from: pipe::Receiver, mut to: pipe::Sender) {
     let mut keys = [0; INPUT];
     loop {
-        let typed = match from.read(&mut keys).await {
-            Ok(0) if interactive => return,
-            Ok(0) => &[END_OF_INPUT][..],
-            Ok(length) => keys.get(..length).unwrap_or_default(),
-            // EIO, if this process is in the background and ignores SIGTTIN.
-            Err(_) => return,
-        };
-        if to.write_all(typed).await.is_err() {
-            return;
+        while terminal.is_foreground() == Some(false) {
+            sleep(FOREGROUND_POLL).await;
+        }
+        terminal.set_raw();
+        loop {
+            tokio::select! {
+                () = terminal.continued.notified() => break,
+                ready = from.readable() => if ready.is_err() {
+                    return;
+                }
+            }
+            if terminal.is_foreground() == Some(false) {
+                break;
+            }
+            let typed = match from.try_read(&mut keys) {
+                Ok(0) if terminal.interactive => return,
+                Ok(0) => &[END_OF_INPUT][..],
+                Ok(length) => keys.get(..length).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(_) => return,
+            };
+            if to.write_all(typed).await.is_err() {
+                return;
+            }
         }
     }
 }

@@ -1,15 +1,43 @@
 //! Clients that receive messages outside their calls.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{Caller, Event, Events, List, LogLevel};
 
 /// The most resources that one client may subscribe to. The gateway refuses a further subscription
 /// of a legacy client, and a filter of a modern client with more URIs.
 pub const MAX_SUBSCRIPTIONS: usize = 256;
+
+/// The most bytes of URIs that one lease's clients may be subscribed to together, with
+/// [`URI_OVERHEAD`] bytes more for each URI. They are not charged to the container's memory.
+pub const MAX_URI_BYTES: usize = 1 << 20;
+/// Memory of a subscribed URI besides its text, in bytes.
+const URI_OVERHEAD: usize = 256;
+
+/// Room for the URIs that one lease's clients are subscribed to, with a permit for each byte.
+pub(super) struct UriRoom(Arc<Semaphore>);
+
+impl Default for UriRoom {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MAX_URI_BYTES)))
+    }
+}
+
+impl UriRoom {
+    /// Takes room for URIs until the permit is dropped; `None` if there is not enough.
+    pub fn take<'u>(
+        &self,
+        uris: impl IntoIterator<Item = &'u str>,
+    ) -> Option<OwnedSemaphorePermit> {
+        let bytes = uris.into_iter().map(|uri| uri.len() + URI_OVERHEAD);
+        let bytes = u32::try_from(bytes.sum::<usize>()).ok()?;
+        Arc::clone(&self.0).try_acquire_many_owned(bytes).ok()
+    }
+}
 
 /// The messages outside calls that a client wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,29 +64,41 @@ pub struct Filter {
 /// The subscriptions and the log level that the client of a session requested.
 #[derive(Default)]
 pub(super) struct ClientPreferences {
-    /// The resources that the client subscribed to; at most [`MAX_SUBSCRIPTIONS`].
-    pub uris: Mutex<BTreeSet<Arc<str>>>,
+    /// The resources that the client subscribed to, at most [`MAX_SUBSCRIPTIONS`], each with its
+    /// room.
+    uris: Mutex<BTreeMap<Arc<str>, OwnedSemaphorePermit>>,
     /// The lowest severity of log messages that the client asked for.
     pub log_level: Mutex<Option<LogLevel>>,
 }
 
 impl ClientPreferences {
-    /// Whether the client may subscribe to a resource: the client is subscribed to the resource
-    /// already, or to fewer than [`MAX_SUBSCRIPTIONS`] resources.
-    pub fn may_subscribe(&self, uri: &str) -> bool {
+    /// Whether the client may subscribe to a resource: the client is subscribed to it already, or is
+    /// subscribed to fewer than [`MAX_SUBSCRIPTIONS`] resources and there is room for the URI.
+    pub fn may_subscribe(&self, uri: &str, room: &UriRoom) -> bool {
         let uris = self.uris.lock();
-        uris.len() < MAX_SUBSCRIPTIONS || uris.contains(uri)
+        uris.contains_key(uri) || (uris.len() < MAX_SUBSCRIPTIONS && room.take([uri]).is_some())
     }
 
-    /// Adds a URI. Returns `false`, without adding the URI, if the client is subscribed to
-    /// [`MAX_SUBSCRIPTIONS`] others.
-    pub fn subscribe(&self, uri: &Arc<str>) -> bool {
+    /// Adds a URI. Returns `false`, without adding the URI, if the client may not
+    /// [subscribe](Self::may_subscribe) to it.
+    pub fn subscribe(&self, uri: &Arc<str>, room: &UriRoom) -> bool {
         let mut uris = self.uris.lock();
-        let is_allowed = uris.len() < MAX_SUBSCRIPTIONS || uris.contains(uri);
-        if is_allowed {
-            uris.insert(Arc::clone(uri));
+        if uris.contains_key(uri) {
+            return true;
         }
-        is_allowed
+        let taken = room.take([&**uri]);
+        let taken = taken.filter(|_| uris.len() < MAX_SUBSCRIPTIONS);
+        taken.is_some_and(|taken| uris.insert(Arc::clone(uri), taken).is_none())
+    }
+
+    /// Removes a URI, if the client is subscribed to it.
+    pub fn unsubscribe(&self, uri: &str) {
+        self.uris.lock().remove(uri);
+    }
+
+    /// The resources that the client subscribed to.
+    pub fn uris(&self) -> BTreeSet<Arc<str>> {
+        self.uris.lock().keys().cloned().collect()
     }
 }
 
@@ -130,7 +170,7 @@ impl Attached {
     /// The resources that the client subscribed to.
     pub fn uris(&self) -> BTreeSet<Arc<str>> {
         match &self.interest {
-            Interest::Everything => self.preferences.uris.lock().clone(),
+            Interest::Everything => self.preferences.uris(),
             Interest::Filter(filter) => {
                 let first = filter.uris.iter().take(MAX_SUBSCRIPTIONS);
                 first.cloned().collect()

@@ -3,6 +3,9 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use addons::contract::Container;
+use tokio::sync::OwnedSemaphorePermit;
+
 use super::attached::{Attached, Interest};
 use super::lease::Lease;
 use super::{Caller, Core, Events};
@@ -29,6 +32,14 @@ impl Drop for Attachment {
 }
 
 impl Core {
+    /// Takes room for the URIs of a subscription until the permit is dropped; `None` if the lease's
+    /// clients are subscribed to too many, over [`MAX_URI_BYTES`](super::MAX_URI_BYTES).
+    pub fn take_uri_room(container: &Container, uris: &[String]) -> Option<OwnedSemaphorePermit> {
+        Lease::of(container)
+            .uri_room
+            .take(uris.iter().map(String::as_str))
+    }
+
     /// Attaches a client: from now on, messages that match `interest` go to `events`.
     pub fn attach(
         self: &Arc<Self>,

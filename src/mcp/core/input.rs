@@ -16,7 +16,9 @@ use super::exchange::{Failure, LONGEST_CALL};
 use super::params::Change;
 use super::relay::{Relay, unanswered};
 use super::target::Target;
-use super::{ClientRequest, Core, Event, Outcome, Params, protocol_error};
+use super::{
+    ClientRequest, Core, Event, MessageReservation, Outcome, Params, protocol_error, rpc_error,
+};
 
 /// The most `input_required` results of one call. A further result fails the call.
 const MAX_ROUNDS: usize = 16;
@@ -54,22 +56,23 @@ impl Core {
             let asking = self.ask_all(request, target, &required.requests);
             let answers = timeout(LONGEST_CALL, asking).await;
             let answers = answers.map_err(|_elapsed| unanswered())??;
+            let text = answers.as_ref().map(|(text, _memory)| &**text);
             let mut changes = changes.to_vec();
-            changes.push(("inputResponses", answers.as_deref()));
+            changes.push(("inputResponses", text));
             changes.push(("requestState", required.state.as_deref()));
             outcome = self.forward_once(request, target, &changes).await?;
         }
         Ok(outcome)
     }
 
-    /// Sends the questions to the client, and returns the answers as `inputResponses`; `None`
-    /// without questions.
+    /// Sends the questions to the client, and returns the answers as `inputResponses`, with their
+    /// memory; `None` without questions.
     async fn ask_all(
         self: &Arc<Self>,
         request: &ClientRequest,
         target: &Target,
         questions: &[InputRequest],
-    ) -> Result<Option<String>, RpcError> {
+    ) -> Result<Option<(String, Vec<MessageReservation>)>, RpcError> {
         if questions.is_empty() {
             return Ok(None);
         }
@@ -90,9 +93,10 @@ impl Core {
             session: None,
         };
         let answers = join_all(questions.iter().map(|question| ask(&relay, question))).await;
-        let mut responses = ObjectText::default();
-        for (question, answer) in questions.iter().zip(answers) {
+        let (mut responses, mut memory) = (ObjectText::default(), Vec::new());
+        for (question, (answer, charged)) in questions.iter().zip(answers) {
             let key = &question.key;
+            memory.push(charged);
             match answer {
                 Ok(result) => responses.member(key, result.get()),
                 // `inputResponses` cannot contain errors. `cancel` replaces the error of an
@@ -103,12 +107,13 @@ impl Core {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Some(responses.end()))
+        Ok(Some((responses.end(), memory)))
     }
 }
 
-/// Sends one question to the client, and awaits the answer.
-async fn ask(relay: &Relay<'_>, question: &InputRequest) -> Outcome {
+/// Sends one question to the client, and awaits the answer. The answer is charged, since its HTTP
+/// request has ended.
+async fn ask(relay: &Relay<'_>, question: &InputRequest) -> (Outcome, MessageReservation) {
     let (reply, answer) = oneshot::channel();
     let event = Event::Request {
         method: Arc::clone(&question.method),
@@ -118,7 +123,9 @@ async fn ask(relay: &Relay<'_>, question: &InputRequest) -> Outcome {
     if let Some(exchange) = relay.pass_on(event, 0).await {
         exchange.await;
     }
-    answer.await.unwrap_or_else(|_gone| Err(unanswered()))
+    let answer = answer.await.unwrap_or_else(|_gone| Err(unanswered()));
+    let held = relay.client.hold(answer);
+    held.unwrap_or_else(|denial| (Err(rpc_error(&denial)), MessageReservation::default()))
 }
 
 impl InputRequired {

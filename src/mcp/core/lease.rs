@@ -6,14 +6,13 @@ use std::sync::{Arc, Weak};
 
 use addons::contract::{Code, Container, Denial};
 use parking_lot::Mutex;
-use serde_json::value::RawValue;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::attached::{Attached, ClientPreferences};
+use super::attached::{Attached, ClientPreferences, UriRoom};
 use super::client_progress::ProgressReceivers;
 use super::known_sessions::KnownSessions;
 use super::view::View;
-use super::{Caller, List, Version};
+use super::{Caller, List};
 
 /// The most requests of one lease's clients that may be under way at once. A further request is
 /// denied.
@@ -39,6 +38,8 @@ pub(super) struct Lease {
     slow: Mutex<HashSet<Arc<str>>>,
     learned: Mutex<Learned>,
     calls: Arc<Semaphore>,
+    /// Room for subscribed URIs.
+    pub uri_room: UriRoom,
     /// Wakes the task that compares the lists with those that clients saw most recently.
     pub changed: Changed,
 }
@@ -98,6 +99,7 @@ impl Lease {
                 slow: Mutex::default(),
                 learned: Mutex::default(),
                 calls: Arc::new(Semaphore::new(MAX_CALLS_PER_LEASE)),
+                uri_room: UriRoom::default(),
                 changed: Changed::default(),
             })
         })
@@ -124,16 +126,21 @@ impl Lease {
         view
     }
 
-    /// The attached clients with the caller's revision and capabilities.
-    pub fn attached_like(&self, caller: &Caller) -> Vec<Arc<Attached>> {
-        self.attached_with(caller.version, &caller.capabilities)
+    /// All views.
+    pub fn views(&self) -> Vec<Arc<View>> {
+        self.views.lock().iter().cloned().collect()
     }
 
-    /// The attached clients with this revision and these capabilities.
-    pub fn attached_with(&self, version: Version, capabilities: &RawValue) -> Vec<Arc<Attached>> {
-        let is_like = |one: &&Arc<Attached>| one.caller.is_like(version, capabilities);
+    /// The attached clients with the caller's revision and capabilities.
+    pub fn attached_like(&self, caller: &Caller) -> Vec<Arc<Attached>> {
+        self.attached_if(|one| one.is_like(caller.version, &caller.capabilities))
+    }
+
+    /// The attached clients for which `is_wanted` is true.
+    pub fn attached_if(&self, is_wanted: impl Fn(&Caller) -> bool) -> Vec<Arc<Attached>> {
         let attached = self.attached.lock();
-        attached.iter().filter(is_like).cloned().collect()
+        let wanted = attached.iter().filter(|one| is_wanted(&one.caller));
+        wanted.cloned().collect()
     }
 
     /// The preferences of a session; created on first use.
@@ -154,14 +161,17 @@ impl Lease {
         preferences
     }
 
-    /// The preferences of all sessions whose clients have the caller's revision and capabilities.
-    pub fn preferences_like(&self, caller: &Caller) -> Vec<Arc<ClientPreferences>> {
+    /// The preferences of all sessions with clients for which `is_wanted` is true.
+    pub fn preferences_if(
+        &self,
+        is_wanted: impl Fn(&Caller) -> bool,
+    ) -> Vec<Arc<ClientPreferences>> {
         let all = self.preferences.lock();
-        let like = all.iter().filter(|(other, _)| {
-            let other = other.upgrade();
-            other.is_some_and(|other| other.is_like(caller.version, &caller.capabilities))
-        });
-        like.map(|(_, preferences)| Arc::clone(preferences))
+        let wanted = all
+            .iter()
+            .filter(|(other, _)| other.upgrade().is_some_and(|other| is_wanted(&other)));
+        wanted
+            .map(|(_, preferences)| Arc::clone(preferences))
             .collect()
     }
 

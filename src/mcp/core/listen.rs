@@ -159,7 +159,7 @@ impl Core {
             pooled.catalog.changed(list);
         } else if &*method == "notifications/resources/updated" {
             let lease = Lease::of(&caller.container);
-            let clients = lease.attached_like(caller);
+            let clients = lease.attached_if(|caller| pooled.serves(caller));
             let params = params.map(|params| without_subscription(params.into_text()));
             self.updated(&clients, pooled.catalog.server(), params.as_deref())
                 .await;

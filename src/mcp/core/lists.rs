@@ -6,17 +6,20 @@
 //! longer wait for that server; they wait again once it has responded or failed. When it responds,
 //! clients get `list_changed` for each list that differs.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use addons::contract::{BoxFuture, Definition, Direction, Frame};
+use addons::mcp::ExposedPrompt;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
+use super::super::warnings::{Subject, warn};
 use super::lease::Lease;
 use super::params::quote;
 use super::results::{into_outcome, object};
@@ -85,19 +88,28 @@ impl Core {
             let (member, page) = match listing {
                 Listing::Tools => {
                     let view = self.tools(caller, true).await;
-                    ("tools", page(view.exposed.tools(), start))
+                    (
+                        "tools",
+                        page(view.exposed.listed(), |tool| tool.json(), start),
+                    )
                 }
                 Listing::Prompts => {
                     let view = self.prompts(caller, true).await;
-                    ("prompts", page(view.exposed.prompts(), start))
+                    let prompts = view.exposed.all().iter();
+                    (
+                        "prompts",
+                        page(prompts, |prompt| prompt.json().into(), start),
+                    )
                 }
                 Listing::Resources => {
                     let lists = self.read(&RESOURCES, caller, true).await;
-                    ("resources", page(unique(&lists).into_iter(), start))
+                    let resources = unique(&lists).into_iter();
+                    ("resources", page(resources, Cow::Borrowed, start))
                 }
                 Listing::Templates => {
                     let lists = self.read(&TEMPLATES, caller, true).await;
-                    ("resourceTemplates", page(unique(&lists).into_iter(), start))
+                    let templates = unique(&lists).into_iter();
+                    ("resourceTemplates", page(templates, Cow::Borrowed, start))
                 }
             };
             let page = page.ok_or_else(|| invalid_params("Unknown cursor"))?;
@@ -252,11 +264,13 @@ impl Core {
                     // The task may have ended before `set_slow` above.
                     lease.set_slow(&server, false);
                 }
-                tracing::warn!(
-                    %server,
-                    "an MCP server does not answer: until it does, lists contain its last known \
-                     entries or leave it out"
-                );
+                warn(&server, Subject::List, |left_out| {
+                    tracing::warn!(
+                        %server, left_out,
+                        "an MCP server does not answer: until it does, lists contain its last \
+                         known entries or leave it out"
+                    );
+                });
                 None
             }
         }
@@ -266,7 +280,10 @@ impl Core {
     pub(super) async fn hash_of(self: &Arc<Self>, caller: &Arc<Caller>, list: List) -> u64 {
         match list {
             List::Tools => hash(self.tools(caller, true).await.exposed.tools()),
-            List::Prompts => hash(self.prompts(caller, true).await.exposed.prompts()),
+            List::Prompts => {
+                let view = self.prompts(caller, true).await;
+                hash(view.exposed.all().iter().map(ExposedPrompt::json))
+            }
             List::Resources => {
                 let resources = self.read(&RESOURCES, caller, true).await;
                 let templates = self.read(&TEMPLATES, caller, true).await;
@@ -285,8 +302,12 @@ struct Page {
 }
 
 /// The page that begins at this entry; `None` if the list has no such entry. An empty list has an
-/// empty page at entry 0.
-fn page<'a>(entries: impl Iterator<Item = &'a str>, start: usize) -> Option<Page> {
+/// empty page at entry 0. `json` writes an entry.
+fn page<'a, T>(
+    entries: impl Iterator<Item = T>,
+    json: impl Fn(T) -> Cow<'a, str>,
+    start: usize,
+) -> Option<Page> {
     let mut entries = entries.enumerate().skip(start).peekable();
     if start > 0 && entries.peek().is_none() {
         return None;
@@ -294,7 +315,7 @@ fn page<'a>(entries: impl Iterator<Item = &'a str>, start: usize) -> Option<Page
     let mut text = String::from("[");
     let mut next = None;
     for (at, entry) in entries {
-        let is_first = at == start;
+        let (entry, is_first) = (json(entry), at == start);
         if !is_first && text.len() + entry.len() > MAX_PAGE {
             next = Some(at);
             break;
@@ -302,7 +323,7 @@ fn page<'a>(entries: impl Iterator<Item = &'a str>, start: usize) -> Option<Page
         if !is_first {
             text.push(',');
         }
-        text.push_str(entry);
+        text.push_str(&entry);
     }
     text.push(']');
     Some(Page {

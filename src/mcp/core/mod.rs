@@ -55,16 +55,18 @@ use super::caller::{Caller, LogLevel, TraceContext};
 use super::error::{INVALID_PARAMS, method_not_found, protocol_error, rpc_error};
 use super::event::{Event, Events, Params};
 use super::message::Outcome;
+use super::message_memory::MessageReservation;
 use super::mounts::{
-    Catalog, Described, Entry, Known, List, Mount, MountError, MountSession, Mounts, Origin,
-    Pooled, Unsolicited,
+    Catalog, Described, Entry, Known, List, MAX_INSTRUCTIONS, Mount, MountError, MountSession,
+    Mounts, Origin, Pooled, ResourceIndex, Unsolicited,
 };
 use super::version::{Era, Version};
 
-pub use attached::{Filter, Interest, MAX_SUBSCRIPTIONS};
+pub use attached::{Filter, Interest, MAX_SUBSCRIPTIONS, MAX_URI_BYTES};
 pub use attachment::Attachment;
 pub use describe::Description;
 pub use lease::MAX_CALLS_PER_LEASE;
+pub use resources::MAX_URI;
 
 use lease::{Lease, too_many};
 use lists::Listing;
@@ -228,13 +230,37 @@ fn record_end<T>(live: &mut LiveFlow, judged: &Result<T, Denial>) {
     }
 }
 
-/// The members of a request's params.
+/// The members of a request's params that the gateway routes by, or changes.
+const READ: [&str; 8] = [
+    "name",
+    "arguments",
+    "uri",
+    "ref",
+    "task",
+    "inputResponses",
+    "requestState",
+    "_meta",
+];
+
+/// The members of a request's params. Refuses other spellings of [`READ`].
 fn members(request: &ClientRequest) -> Result<Members<'_>, RpcError> {
-    match request.params.as_deref() {
-        Some(params) => {
-            Members::read(params).map_err(|_| invalid_params("params is not an object"))
+    let Some(params) = request.params.as_deref() else {
+        return Ok(Members::default());
+    };
+    let members = Members::read(params).map_err(|_| invalid_params("params is not an object"))?;
+    refuse_other_spellings(&members, &READ)?;
+    Ok(members)
+}
+
+/// Refuses an object with another spelling of one of these keys: a server that ignores case might
+/// read it instead of the key by which the chain judged the request.
+fn refuse_other_spellings(members: &Members<'_>, keys: &[&str]) -> Result<(), RpcError> {
+    match members.other_spelling(keys) {
+        Some(key) => {
+            let why = "a server that ignores case would confuse it with another key";
+            Err(invalid_params(format!("params has {key:?}: {why}")))
         }
-        None => Ok(Members::default()),
+        None => Ok(()),
     }
 }
 

@@ -13,8 +13,8 @@ use super::lease::Lease;
 use super::params::{PROGRESS_TOKEN, Progress, TASK, edit};
 use super::results::into_outcome;
 use super::{
-    Caller, Core, Era, Event, Events, LogLevel, MountSession, Outcome, Params, method_not_found,
-    protocol_error, record_end, rpc_error,
+    Caller, Core, Era, Event, Events, LogLevel, MessageReservation, MountSession, Outcome, Params,
+    method_not_found, protocol_error, record_end, rpc_error,
 };
 
 /// The most requests of servers that may wait for the client's answers in one call. The same limit
@@ -168,6 +168,7 @@ impl Relay<'_> {
             // A copy, since the question must not keep a disconnected client's session alive.
             caller: Arc::new(self.caller.without_session()),
             server: Arc::clone(self.server),
+            events: self.client.clone(),
             definition: self.definition.cloned(),
         };
         Some(Box::pin(async move {
@@ -201,12 +202,15 @@ struct Question {
     core: Arc<Core>,
     caller: Arc<Caller>,
     server: Arc<str>,
+    /// Charges the answer.
+    events: Events,
     /// The definition of the tool whose call caused the question.
     definition: Option<Arc<Definition>>,
 }
 
 /// Waits for the client's answer, judges it, and sends it to the server, unless the server gives up
-/// first.
+/// first. The answer is charged meanwhile: its HTTP request has ended. If memory is exhausted, the
+/// server gets an error.
 async fn answer_server(
     mut live: LiveFlow,
     method: Arc<str>,
@@ -219,6 +223,9 @@ async fn answer_server(
         // Returning drops `answer`, which cancels the request at the client's side.
         () = reply.closed() => return,
     };
+    let held = question.events.hold(answer);
+    let (answer, _memory) =
+        held.unwrap_or_else(|denial| (Err(rpc_error(&denial)), MessageReservation::default()));
     let chain = Arc::clone(&live.chain);
     let mut frame = Frame::response(Direction::ToClient, method, answer);
     frame.definition = question.definition;

@@ -12,8 +12,12 @@ use super::{
 
 impl Core {
     /// Judges a retry like the call that it continues, by the current limits, abort latch,
-    /// definition, security level and policies. Does not send the retry to the server.
-    pub async fn judge_retry(self: &Arc<Self>, request: &ClientRequest) -> Result<(), RpcError> {
+    /// definition, security level and policies. Does not send the retry to the server. Returns the
+    /// params as they were judged, with the replacements of policies.
+    pub async fn judge_retry(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+    ) -> Result<Option<Box<RawValue>>, RpcError> {
         let (settings, name, definition) = match &*request.method {
             "tools/call" => {
                 let (settings, definition) = self.called_tool(request).await?;
@@ -48,6 +52,7 @@ impl Core {
         let mut live = self.flow(&chain, caller, method, Some(&settings.name), Some(&name));
         let judged = chain.mcp_request(&mut live.flow, frame).await;
         record_end(&mut live, &judged);
-        judged.map(drop).map_err(|denial| rpc_error(&denial))
+        let permit = judged.map_err(|denial| rpc_error(&denial))?;
+        Ok(permit.params().map(ToOwned::to_owned))
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use addons::contract::{Container, Denial};
 use addons::raw_json::Members;
 use serde_json::json;
 use serde_json::value::to_raw_value;
@@ -29,11 +30,16 @@ impl Core {
         caller: &Arc<Caller>,
         mount: &Arc<Mount>,
     ) -> Result<Arc<Pooled>, MountError> {
-        let pooled = mount.session(caller).await?;
+        let pooled = match self.is_excluded(caller, mount) {
+            // What the client declares would reach the open world in the handshake.
+            true => mount.undeclared_session(caller).await?,
+            false => mount.session(caller).await?,
+        };
         let lease = Lease::of(&caller.container);
-        let (known, is_new) = lease.sessions.get(caller, mount, &pooled);
+        let (known, is_new) = lease.sessions.get(mount, &pooled);
         let has_clients = || {
-            !lease.attached_like(caller).is_empty() || !lease.preferences_like(caller).is_empty()
+            let is_served = |caller: &Caller| pooled.serves(caller);
+            !lease.attached_if(is_served).is_empty() || !lease.preferences_if(is_served).is_empty()
         };
         if is_new && has_clients() {
             let (core, caller) = (Arc::clone(self), Arc::clone(caller));
@@ -41,6 +47,20 @@ impl Core {
                 .spawn(async move { core.update_session(&known, &caller).await });
         }
         Ok(pooled)
+    }
+
+    /// Whether nothing that a client chooses may reach a server outside tool calls: the container's
+    /// level excludes the open world, and the server may reach it.
+    fn is_excluded(&self, caller: &Caller, mount: &Arc<Mount>) -> bool {
+        let container = &caller.container;
+        if !container.level().excludes_open_world() {
+            return false;
+        }
+        let (settings, server) = ((self.rules)().settings, mount.settings());
+        let tools = mount.known(container).tools;
+        let tools = tools.as_deref().unwrap_or_default();
+        !server.may_say_closed_world()
+            && !settings.is_closed_world(&server.name, &container.id, tools)
     }
 
     /// The lowest severity of log messages that the client wants; `None` if it set none.
@@ -89,26 +109,35 @@ impl Core {
     }
 
     /// Makes the subscriptions and the log level in a session equal to those that the clients of
-    /// the session want. Sends the server only the differences.
+    /// the session want. Sends the server only the differences, and nothing to an
+    /// [excluded](Self::is_excluded) server.
     async fn update_session(self: &Arc<Self>, known: &Arc<KnownSession>, caller: &Arc<Caller>) {
         let (Some(pooled), Some(mount)) = (known.pooled(), known.mount.upgrade()) else {
             return;
         };
+        if self.is_excluded(caller, &mount) {
+            return;
+        }
         let _updating = known.updating.lock().await;
         let lease = Lease::of(&caller.container);
-        let clients = lease.attached_like(caller);
-        let preferences = lease.preferences_like(caller);
+        let is_served = |caller: &Caller| pooled.serves(caller);
+        let clients = lease.attached_if(is_served);
+        let preferences = lease.preferences_if(is_served);
         let mut all: BTreeSet<_> = clients.iter().flat_map(|one| one.uris()).collect();
-        all.extend(preferences.iter().flat_map(|one| one.uris.lock().clone()));
-        let mut wanted = BTreeSet::new();
-        for uri in all {
-            let learned = lease
-                .learned(&uri)
-                .is_some_and(|server| *server == *mount.settings().name);
-            if learned || pooled.catalog.owns(&uri).await.unwrap_or(false) {
-                wanted.insert(uri);
-            }
+        all.extend(preferences.iter().flat_map(|one| one.uris()));
+        let server = mount.settings();
+        let is_learned = |uri: &Arc<str>| lease.learned(uri).is_some_and(|own| own == server.name);
+        let (mut wanted, others) = all.into_iter().partition::<BTreeSet<_>, _>(is_learned);
+        let listed = self.listed_of(known, &pooled, &caller.container, others);
+        let Ok(mut listed) = listed.await else {
+            // The next change of the subscriptions or of the list tries again.
+            return;
+        };
+        // A message may have raised the level meanwhile.
+        if self.is_excluded(caller, &mount) {
+            return;
         }
+        wanted.append(&mut listed);
         match pooled.session.version().era() {
             Era::Modern => {
                 let filter = (!clients.is_empty()).then_some(wanted);
@@ -122,6 +151,30 @@ impl Core {
                     .await;
             }
         }
+    }
+
+    /// Those of the URIs that the server lists, or that match its templates; none if its lists
+    /// cannot be read. Denied as [`Core::find_uris`] is.
+    async fn listed_of(
+        self: &Arc<Self>,
+        known: &KnownSession,
+        pooled: &Pooled,
+        container: &Arc<Container>,
+        uris: BTreeSet<Arc<str>>,
+    ) -> Result<BTreeSet<Arc<str>>, Denial> {
+        if uris.is_empty() {
+            return Ok(uris);
+        }
+        let Ok(index) = pooled.catalog.index().await else {
+            return Ok(BTreeSet::new());
+        };
+        let new = known.compared.lock().new_of(&index, &uris);
+        let found = self.find_uris(container, new.clone(), vec![index]).await?;
+        let mut compared = known.compared.lock();
+        for (uri, found) in new.into_iter().zip(found) {
+            compared.add(uri, found.is_some());
+        }
+        Ok(uris.into_iter().filter(|uri| compared.has(uri)).collect())
     }
 
     /// Sends `logging/setLevel` if the level changed and the server has the capability `logging`.
@@ -154,14 +207,19 @@ impl Core {
         let Some(level) = caller.log_level else {
             return;
         };
-        if target.pooled.session.version().era() == Era::Modern {
+        if target.pooled.session.version().era() == Era::Modern
+            || self.is_excluded(caller, &target.mount)
+        {
             return;
         }
         let lease = Lease::of(&caller.container);
-        let (known, _) = lease.sessions.get(caller, &target.mount, &target.pooled);
+        let (known, _) = lease.sessions.get(&target.mount, &target.pooled);
         let is_sent = known.level.lock().is_some_and(|sent| sent <= level);
         if !is_sent {
             let _updating = known.updating.lock().await;
+            if self.is_excluded(caller, &target.mount) {
+                return;
+            }
             self.send_level(&known, target, caller, Some(level)).await;
         }
     }
@@ -189,11 +247,16 @@ impl Core {
                 known.subscribed.lock().insert(Arc::clone(uri));
             }
         }
-        // Other containers may be subscribed to the resource in the same shared session.
+        // Other containers may be subscribed to the resource in the same shared session, so it is
+        // only forgotten.
         if target.mount.is_shared() {
+            known.subscribed.lock().retain(|uri| wanted.contains(uri));
             return;
         }
         for uri in sent.difference(wanted) {
+            if self.is_excluded(caller, &target.mount) {
+                return;
+            }
             let (target, member) = (of_uri(uri), ("uri", &**uri));
             self.send_own(&target, caller, "resources/unsubscribe", member)
                 .await;

@@ -26,8 +26,9 @@ impl Core {
     pub(super) async fn tools(self: &Arc<Self>, caller: &Arc<Caller>, wait: bool) -> Arc<ToolView> {
         let lists = self.read(&TOOLS, caller, wait).await;
         let settings = (self.rules)().settings;
-        let view = Lease::of(&caller.container).view(caller);
-        view.tools(&settings, caller, lists)
+        let lease = Lease::of(&caller.container);
+        let view = lease.view(caller);
+        view.tools(&settings, caller, lists, || lease.views())
     }
 
     /// The prompts that the caller sees.
@@ -38,8 +39,9 @@ impl Core {
     ) -> Arc<PromptView> {
         let lists = self.read(&PROMPTS, caller, wait).await;
         let settings = (self.rules)().settings;
-        let view = Lease::of(&caller.container).view(caller);
-        view.prompts(&settings, lists)
+        let lease = Lease::of(&caller.container);
+        let view = lease.view(caller);
+        view.prompts(&settings, lists, || lease.views())
     }
 
     /// The server and the definition of the tool that a request calls. Refuses an unknown tool.
@@ -235,8 +237,9 @@ impl Core {
                 return self.refuse(request, Some(&settings.name), recorded.as_ref(), denial);
             }
         }
-        let sentence = format!("Unknown {kind}: {name}");
-        let denial = Denial::new(Code::ToolNotFound, sentence).with(kind, name);
+        let shown = recorded.as_deref().unwrap_or_default();
+        let sentence = format!("Unknown {kind}: {shown}");
+        let denial = Denial::new(Code::ToolNotFound, sentence).with(kind, shown);
         self.refuse(request, None, recorded.as_ref(), denial)
     }
 }

@@ -41,7 +41,7 @@ impl Core {
             .collect();
         let server = Arc::clone(&origin.mount.settings().name);
         for lease in leases {
-            let clients = lease.attached_with(origin.version, &origin.capabilities);
+            let clients = lease.attached_if(|caller| origin.serves(caller));
             self.updated(&clients, &server, params.as_deref()).await;
         }
     }
@@ -56,7 +56,7 @@ impl Core {
     ) {
         let server = Arc::clone(&origin.mount.settings().name);
         let lease = Lease::of(container);
-        let clients = lease.attached_with(origin.version, &origin.capabilities);
+        let clients = lease.attached_if(|caller| origin.serves(caller));
         match event {
             Event::Notification { method, params } => match &*method {
                 "notifications/resources/updated" => {

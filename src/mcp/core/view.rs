@@ -10,6 +10,7 @@ use addons::mcp::{Exposed, ExposedPrompts, McpSettings, ServerSettings};
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 
+use super::super::warnings::{Subject, warn};
 use super::{Caller, Entry, List, Version};
 
 /// The lists that the clients of a lease with the same revision and capabilities see.
@@ -72,20 +73,24 @@ impl View {
         caller.is_like(self.version, &self.capabilities)
     }
 
-    /// The tools under their exposed names; rebuilt only when an input changed.
+    /// The tools under their exposed names; rebuilt only when an input changed. If another view of
+    /// the lease has the same tools, shares them. `others` returns the views of the lease.
     pub fn tools(
         &self,
         settings: &Arc<McpSettings>,
         caller: &Caller,
         lists: Vec<Listed<[Arc<Definition>]>>,
+        others: impl FnOnce() -> Vec<Arc<Self>>,
     ) -> Arc<ToolView> {
         let level = caller.container.level();
+        let is_current = |kept: &ToolView| kept.level == level && kept.inputs.are(settings, &lists);
         let mut kept = self.tools.lock();
-        if let Some(kept) = &*kept
-            && kept.level == level
-            && kept.inputs.are(settings, &lists)
-        {
-            return Arc::clone(kept);
+        if let Some(current) = kept.as_ref().filter(|kept| is_current(kept)) {
+            return Arc::clone(current);
+        }
+        if let Some(equal) = find(others(), |view| &view.tools, is_current) {
+            *kept = Some(Arc::clone(&equal));
+            return equal;
         }
         let known = lists.iter().cloned();
         let known = known.filter_map(|(server, tools)| Some((server, tools?)));
@@ -93,7 +98,10 @@ impl View {
         let before = kept.as_ref().map(|kept| kept.exposed.problems());
         for problem in exposed.problems() {
             if !before.is_some_and(|before| before.contains(problem)) {
-                tracing::warn!(container = %caller.container.id, "MCP: {problem}");
+                warn(&problem.server, Subject::Name, |left_out| {
+                    let (container, text) = (&caller.container.id, &problem.text);
+                    tracing::warn!(%container, left_out, "MCP: {text}");
+                });
             }
         }
         let settings = Arc::clone(settings);
@@ -106,26 +114,30 @@ impl View {
         view
     }
 
-    /// The prompts under their exposed names; rebuilt only when an input changed.
+    /// The prompts under their exposed names; rebuilt and shared as [`View::tools`].
     pub fn prompts(
         &self,
         settings: &Arc<McpSettings>,
         lists: Vec<Listed<[Entry]>>,
+        others: impl FnOnce() -> Vec<Arc<Self>>,
     ) -> Arc<PromptView> {
+        let is_current = |kept: &PromptView| kept.inputs.are(settings, &lists);
         let mut kept = self.prompts.lock();
-        if let Some(kept) = &*kept
-            && kept.inputs.are(settings, &lists)
-        {
-            return Arc::clone(kept);
+        if let Some(current) = kept.as_ref().filter(|kept| is_current(kept)) {
+            return Arc::clone(current);
         }
-        let entries = lists.iter().filter_map(|(server, entries)| {
-            let entries = entries.as_ref()?.iter().map(|entry| entry.raw.clone());
-            Some((server, entries.collect::<Vec<_>>()))
-        });
-        let entries: Vec<_> = entries.collect();
-        let exposed = ExposedPrompts::of(entries.iter().map(|(server, all)| (*server, &**all)));
+        if let Some(equal) = find(others(), |view| &view.prompts, is_current) {
+            *kept = Some(Arc::clone(&equal));
+            return equal;
+        }
+        let exposed = ExposedPrompts::of(lists.iter().filter_map(|(server, entries)| {
+            let entries = entries.as_ref()?.iter();
+            Some((server, entries.map(|entry| &entry.raw)))
+        }));
         for problem in exposed.problems() {
-            tracing::warn!("MCP: {problem}");
+            warn(&problem.server, Subject::Name, |left_out| {
+                tracing::warn!(left_out, "MCP: {}", problem.text);
+            });
         }
         let settings = Arc::clone(settings);
         let inputs = Inputs { settings, lists };
@@ -153,6 +165,20 @@ impl View {
     }
 }
 
+/// The part of the first view that is current. Skips a view that another thread is building: its
+/// thread may wait for a lock of this one.
+fn find<T>(
+    views: Vec<Arc<View>>,
+    part: fn(&View) -> &Mutex<Option<Arc<T>>>,
+    is_current: impl Fn(&T) -> bool,
+) -> Option<Arc<T>> {
+    let parts = views
+        .iter()
+        .filter_map(|view| part(view).try_lock()?.clone());
+    let mut current = parts.filter(|part| is_current(part));
+    current.next()
+}
+
 /// The entries of resource lists. Of entries with the same key, only the first is returned.
 pub(super) fn unique(lists: &[Listed<[Entry]>]) -> Vec<&str> {
     let mut seen = HashSet::new();
@@ -163,10 +189,10 @@ pub(super) fn unique(lists: &[Listed<[Entry]>]) -> Vec<&str> {
 }
 
 /// Hash of a list's entries, to detect changes.
-pub(super) fn hash<'a>(entries: impl Iterator<Item = &'a str>) -> u64 {
+pub(super) fn hash(entries: impl Iterator<Item: AsRef<str>>) -> u64 {
     let mut hasher = DefaultHasher::new();
     for entry in entries {
-        hasher.write(entry.as_bytes());
+        hasher.write(entry.as_ref().as_bytes());
         hasher.write_u8(b',');
     }
     hasher.finish()

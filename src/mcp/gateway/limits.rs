@@ -26,8 +26,6 @@ pub const MAX_SUSPENDED_IN_ALL: usize = 1024;
 pub const MAX_CAPABILITIES: usize = 16 * 1024;
 /// Limit on the length of `clientInfo`, in bytes of JSON.
 pub const MAX_INFO: usize = 4 * 1024;
-/// The longest URI of a subscription, in bytes.
-pub const MAX_URI: usize = 4 * 1024;
 
 #[derive(Clone)]
 pub struct GatewayMetrics {

@@ -33,27 +33,33 @@ pub fn check_accept(headers: &HeaderMap, types: &[&str]) -> Result<(), Denial> {
 /// wants a resumable stream.
 pub fn prefers_events(headers: &HeaderMap) -> bool {
     let first = ranges(headers)
+        .filter(|range| !is_refused(range))
         .map(essence)
         .find(|named| named.eq_ignore_ascii_case(JSON) || named.eq_ignore_ascii_case(EVENT_STREAM));
     first.is_some_and(|first| first.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
-/// Whether a media type is acceptable. Without `Accept`, every type is acceptable (RFC 9110,
-/// section 12.5.1).
+/// Whether a media type is acceptable. Without `Accept`, every type is acceptable. Of the ranges
+/// that match the type, the most specific one counts (RFC 9110, section 12.5.1).
 fn accepts(headers: &HeaderMap, media: &str) -> bool {
     if !headers.contains_key(ACCEPT) {
         return true;
     }
     let family = media.split('/').next().unwrap_or_default();
-    ranges(headers).any(|range| {
+    let matching = ranges(headers).filter_map(|range| {
         let named = essence(range);
-        let fits = named.eq_ignore_ascii_case(media)
-            || named == "*/*"
-            || named
-                .strip_suffix("/*")
-                .is_some_and(|named| named.eq_ignore_ascii_case(family));
-        fits && !is_refused(range)
-    })
+        let of_family = named.strip_suffix("/*");
+        let precision = match of_family {
+            Some("*") => 0,
+            Some(named) if named.eq_ignore_ascii_case(family) => 1,
+            None if named.eq_ignore_ascii_case(media) => 2,
+            _ => return None,
+        };
+        Some((precision, !is_refused(range)))
+    });
+    matching
+        .max()
+        .is_some_and(|(_, is_acceptable)| is_acceptable)
 }
 
 /// The media ranges of `Accept`, with their parameters.
@@ -105,6 +111,12 @@ mod tests {
                 ("application/json", false),
                 ("text/event-stream", false),
                 ("application/json, text/event-stream;q=0", false),
+                ("*/*, text/event-stream; q=0.000", false),
+                ("text/event-stream;q=0, application/json, */*;q=0.1", false),
+                ("application/json, text/*;q=0, */*", false),
+                ("application/json, text/*;q=0, text/event-stream", true),
+                ("*/*;q=0", false),
+                ("*/*;q=0, application/json, text/event-stream;q=0.001", true),
                 ("text/html", false),
                 ("", false),
             ],
@@ -125,6 +137,8 @@ mod tests {
             [
                 ("text/event-stream, application/json", true),
                 ("*/*, Text/Event-Stream", true),
+                ("text/event-stream;q=0, application/json", false),
+                ("application/json;q=0, text/event-stream", true),
                 ("application/json, text/event-stream", false),
                 ("*/*", false),
             ],

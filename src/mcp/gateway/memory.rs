@@ -9,8 +9,8 @@ use bytes::Bytes;
 use super::super::message_memory::MessageMemory;
 use crate::http::{Inspection, Reservation, Session};
 
-/// The longest message that is not charged, in bytes. The number of such messages that wait for a
-/// slow client is bounded.
+/// The longest message that is not charged, in bytes. Streams bound the bytes of such messages that
+/// wait for the clients of a lease.
 const UNCHARGED: usize = 16 * 1024;
 
 /// One container's memory for buffered bodies.
@@ -51,6 +51,10 @@ impl MessageMemory for Memory {
     fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
         let container = self.container.as_ref().ok_or_else(Denial::internal)?;
         self.inspection.begin(container, self.limit)
+    }
+
+    fn count(&self, denial: &Denial) {
+        self.inspection.count(denial);
     }
 }
 

@@ -21,7 +21,6 @@ mod visit;
 use std::sync::Arc;
 
 use addons::contract::{Code, Denial};
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::ALLOW;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
@@ -141,13 +140,13 @@ impl Gateway {
         let visit = Visit::begin(self, request).await?;
         check_body(visit.headers())?;
         check_accept(visit.headers(), &[JSON, EVENT_STREAM])?;
-        let (message, body) = read(visit.request).await?;
+        let (message, is_long) = read(visit.request).await?;
         let is_listen = matches!(
             &message,
             Message::Request { method, .. } if &**method == "subscriptions/listen"
         );
         let response = match era(visit.headers(), &message) {
-            Era::Modern => modern::post(&visit, message, &body).await,
+            Era::Modern => modern::post(&visit, message, is_long).await,
             Era::Legacy => legacy::post(&visit, message).await,
         };
         if is_listen {
@@ -158,17 +157,17 @@ impl Gateway {
     }
 }
 
-/// Reads a message, and records its method.
-async fn read(request: &mut OriginRequest) -> Result<(Message, Bytes), Denial> {
+/// Reads a message, and records its method. Returns whether the message is too long to be read again
+/// on the connection's thread.
+async fn read(request: &mut OriginRequest) -> Result<(Message, bool), Denial> {
     let limits = &request.snapshot.config.proxy.limits;
     let (most, values) = (limits.inspect_body_bytes, limits.inspect_values);
     let body = request.body(most, "inspect_body_bytes").await?;
-    let parsed = if body.len() <= PARSED_IN_PLACE {
-        Message::parse(&body, values)
-    } else {
-        let text = body.clone();
-        let parse = move || Message::parse(&text, values);
-        request.inspect_on_worker(parse).await?
+    let is_long = body.len() > PARSED_IN_PLACE;
+    let parse = move || Message::parse(&body, values);
+    let parsed = match is_long {
+        true => request.inspect_on_worker(parse).await?,
+        false => parse(),
     };
     let message = parsed.map_err(unreadable)?;
     let method = match &message {
@@ -176,7 +175,7 @@ async fn read(request: &mut OriginRequest) -> Result<(Message, Bytes), Denial> {
         Message::Response { .. } => "response",
     };
     request.carries(own_subject(method));
-    Ok((message, body))
+    Ok((message, is_long))
 }
 
 fn unreadable(error: MessageError) -> Denial {

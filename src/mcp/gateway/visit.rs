@@ -83,7 +83,9 @@ impl<'a> Visit<'a> {
         })
     }
 
-    /// Begins a client's request.
+    /// Begins a client's request. Its message stays charged to the container until the call has an
+    /// outcome or is dropped, even if the HTTP request ends before: with status 202, when the call is
+    /// suspended, or when the client closes the stream.
     pub fn call(
         &self,
         caller: Arc<Caller>,
@@ -91,6 +93,7 @@ impl<'a> Visit<'a> {
         params: Option<Box<RawValue>>,
     ) -> Call {
         let (sender, events) = self.events();
+        let sender = sender.of_message(self.request.reservation());
         let request = self.client_request(caller, method, params, sender.clone());
         let core = Arc::clone(&self.gateway.core);
         Call::new(core.request(request), sender, events)

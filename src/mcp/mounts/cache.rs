@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::MountError;
-use super::known::{Entry, ListMemory, ResourceIndex};
+use super::known::{Entry, ResourceIndex};
 
 /// After a failed reading, the cached list is returned for this time without another attempt. Also
 /// the shortest time for which a list is fresh.
@@ -18,13 +18,6 @@ const READING: Duration = Duration::from_secs(30);
 
 /// Resources, their templates, and an index of both by URI.
 pub(super) type Resources = (Arc<[Entry]>, Arc<[Entry]>, Arc<ResourceIndex>);
-
-/// A list, and the memory that it is charged to.
-#[derive(Clone)]
-pub(super) struct Charged<T> {
-    pub list: T,
-    pub memory: ListMemory,
-}
 
 /// Cache of one list: the newest reading, and the instant until which it is fresh.
 pub(super) struct Cache<T> {
@@ -91,16 +84,16 @@ impl<T: Clone> Cache<T> {
         self.reading.try_lock().is_err()
     }
 
-    /// Returns the cached value if it equals `now`, otherwise `now`. So an unchanged list keeps its
-    /// `Arc`, and callers need not derive values from the list again.
-    pub fn same_or(&self, now: T) -> T
+    /// Returns `known` or the cached value if one of them equals `now`, otherwise `now`. So an
+    /// unchanged list keeps its `Arc`, and callers need not derive values from the list again.
+    /// `known` is the list that was read last in any session: sessions with equal lists share one.
+    pub fn same_or(&self, known: Option<T>, now: T) -> T
     where
         T: Differs,
     {
-        match &self.state.lock().value {
-            Some(before) if !now.differs(before) => before.clone(),
-            _ => now,
-        }
+        let cached = self.state.lock().value.clone();
+        let mut before = known.into_iter().chain(cached);
+        before.find(|before| !now.differs(before)).unwrap_or(now)
     }
 
     /// Returns the list, and whether this call read it. Calls `read` only if the cached list is not
@@ -161,12 +154,6 @@ impl<T> Drop for Unread<'_, T> {
 /// their pins, which say whether the definition is accepted.
 pub(super) trait Differs {
     fn differs(&self, before: &Self) -> bool;
-}
-
-impl<T: Differs> Differs for Charged<T> {
-    fn differs(&self, before: &Self) -> bool {
-        self.list.differs(&before.list)
-    }
 }
 
 impl Differs for Arc<[Arc<Definition>]> {

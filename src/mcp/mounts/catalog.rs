@@ -19,14 +19,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use addons::contract::{
-    BoxFuture, Client, Container, Definition, Denial, Direction, Frame, FrameBody, LiveFlow,
-    McpSubject, Principal,
+    BoxFuture, Client, Container, Definition, Denial, Direction, Frame, FrameBody, HeldMemory,
+    LiveFlow, McpSubject, Principal,
 };
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
-use super::cache::{Cache, Charged, Differs, Found, PAUSE, Resources};
+use super::cache::{Cache, Differs, Found, PAUSE, Resources};
 use super::changes::{List, ListNews};
 use super::handshake::request_meta;
 use super::known::{Entry, Known, ResourceIndex, named};
@@ -34,6 +34,7 @@ use super::pages::{Kind, Pages};
 use super::ports::{Clients, Mounted};
 use super::tools::pinned;
 use super::{Era, Events, MessageReservation, MountError, MountSession, Outcome};
+use crate::mcp::warnings::excerpt;
 
 /// From this age on, a request for a list of a legacy server starts another reading in the
 /// background.
@@ -64,9 +65,9 @@ struct Inner {
     mount: Arc<Mounted>,
     /// The value of `Mounted::acceptances` when the tools were last requested.
     acceptances: AtomicU64,
-    tools: Cache<Charged<Arc<[Arc<Definition>]>>>,
-    prompts: Cache<Charged<Arc<[Entry]>>>,
-    resources: Cache<Charged<Resources>>,
+    tools: Cache<Arc<[Arc<Definition>]>>,
+    prompts: Cache<Arc<[Entry]>>,
+    resources: Cache<Resources>,
 }
 
 impl Catalog {
@@ -81,7 +82,7 @@ impl Catalog {
             news: Arc::clone(&clients.news),
             server: Arc::clone(&mount.settings().name),
             session,
-            capabilities: Arc::clone(&clients.capabilities),
+            capabilities: Arc::clone(&clients.key.capabilities),
             container: Mutex::new(clients.requested_by.clone()),
             acceptances: AtomicU64::new(mount.acceptances.load(Ordering::Relaxed)),
             mount: Arc::clone(mount),
@@ -117,10 +118,10 @@ impl Catalog {
         Ok(templates)
     }
 
-    /// Whether the server lists a resource, or a template that matches it.
-    pub async fn owns(&self, uri: &str) -> Result<bool, MountError> {
+    /// An index of the resources and templates.
+    pub async fn index(&self) -> Result<Arc<ResourceIndex>, MountError> {
         let (_, _, index) = self.all_resources().await?;
-        Ok(index.has(uri))
+        Ok(index)
     }
 
     /// Whether a list can be returned at once.
@@ -165,13 +166,13 @@ impl Catalog {
 
     async fn get<T: Clone + Send + Sync + Differs + 'static>(
         &self,
-        cache: fn(&Inner) -> &Cache<Charged<T>>,
+        cache: fn(&Inner) -> &Cache<T>,
         read: fn(Arc<Inner>) -> Reading<T>,
         list: List,
     ) -> Result<T, MountError> {
         let inner = &self.0;
         match cache(inner).find() {
-            Found::Fresh(value) => return Ok(value.list),
+            Found::Fresh(value) => return Ok(value),
             Found::Old(value) => {
                 let inner = Arc::clone(inner);
                 if !cache(&inner).is_being_read() {
@@ -183,17 +184,17 @@ impl Catalog {
                         }
                     });
                 }
-                return Ok(value.list);
+                return Ok(value);
             }
             Found::Nothing => {}
         }
         let (value, _) = cache(inner).read(read(Arc::clone(inner))).await?;
-        Ok(value.list)
+        Ok(value)
     }
 }
 
 /// A reading of a list. Returns the list, and for how long it is fresh.
-type Reading<T> = BoxFuture<'static, Result<(Charged<T>, Duration), MountError>>;
+type Reading<T> = BoxFuture<'static, Result<(T, Duration), MountError>>;
 
 /// The entries of a list.
 struct Entries {
@@ -213,64 +214,47 @@ impl Inner {
         }
     }
 
-    async fn read_tools(
-        self: Arc<Self>,
-    ) -> Result<(Charged<Arc<[Arc<Definition>]>>, Duration), MountError> {
-        let Entries {
-            entries,
-            age,
-            memory,
-        } = self.read_pages(Kind::Tools).await?;
+    async fn read_tools(self: Arc<Self>) -> Result<(Arc<[Arc<Definition>]>, Duration), MountError> {
+        let read = self.read_pages(Kind::Tools).await?;
+        let memory = HeldMemory::of(read.memory);
         let definitions = &self.mount.common.ports.definitions;
         let check = |tool: &RawValue| self.session.check_definition(tool);
         let pins = (!self.session.is_built_in()).then_some(&**definitions);
-        let tools = pinned(&self.server, entries, check, pins).await?;
-        let tools = self.tools.same_or(Charged {
-            list: tools.into(),
-            memory: [memory].into(),
-        });
+        let tools = pinned(&self.server, read.entries, check, pins, &memory).await?;
         let mut known = self.known.lock();
-        known.tools = Some(Arc::clone(&tools.list));
-        known.tools_memory = Some(Arc::clone(&tools.memory));
+        let tools = self.tools.same_or(known.tools.take(), tools.into());
+        known.tools = Some(Arc::clone(&tools));
         drop(known);
-        Ok((tools, age))
+        Ok((tools, read.age))
     }
 
-    async fn read_prompts(
-        self: Arc<Self>,
-    ) -> Result<(Charged<Arc<[Entry]>>, Duration), MountError> {
-        let Entries {
-            entries,
-            age,
-            memory,
-        } = self.read_pages(Kind::Prompts).await?;
-        let prompts = self.prompts.same_or(Charged {
-            list: named(entries, "name").into(),
-            memory: [memory].into(),
-        });
+    async fn read_prompts(self: Arc<Self>) -> Result<(Arc<[Entry]>, Duration), MountError> {
+        let read = self.read_pages(Kind::Prompts).await?;
+        let prompts = named(read.entries, "name", &HeldMemory::of(read.memory));
         let mut known = self.known.lock();
-        known.prompts = Some(Arc::clone(&prompts.list));
-        known.prompts_memory = Some(Arc::clone(&prompts.memory));
+        let prompts = self.prompts.same_or(known.prompts.take(), prompts);
+        known.prompts = Some(Arc::clone(&prompts));
         drop(known);
-        Ok((prompts, age))
+        Ok((prompts, read.age))
     }
 
-    async fn read_resources(self: Arc<Self>) -> Result<(Charged<Resources>, Duration), MountError> {
+    async fn read_resources(self: Arc<Self>) -> Result<(Resources, Duration), MountError> {
         let read = self.read_pages(Kind::Resources).await?;
         let read_templates = self.read_pages(Kind::Templates).await?;
-        let resources = named(read.entries, "uri");
-        let templates = named(read_templates.entries, "uriTemplate");
-        let index = Arc::new(ResourceIndex::of(&resources, &templates));
-        let all = self.resources.same_or(Charged {
-            list: (resources.into(), templates.into(), index),
-            memory: [read.memory, read_templates.memory].into(),
-        });
-        let (resources, templates, index) = &all.list;
+        let memory = HeldMemory::of([read.memory, read_templates.memory]);
+        let resources = named(read.entries, "uri", &memory);
+        let templates = named(read_templates.entries, "uriTemplate", &memory);
+        let index = Arc::new(ResourceIndex::of(&resources, &templates, memory));
         let mut known = self.known.lock();
+        let before = known.resources.take().zip(known.templates.take());
+        let before = before.zip(known.index.take());
+        let before = before.map(|((resources, templates), index)| (resources, templates, index));
+        let now = (resources, templates, index);
+        let all = self.resources.same_or(before, now);
+        let (resources, templates, index) = &all;
         known.resources = Some(Arc::clone(resources));
         known.templates = Some(Arc::clone(templates));
         known.index = Some(Arc::clone(index));
-        known.resources_memory = Some(Arc::clone(&all.memory));
         drop(known);
         Ok((all, read.age))
     }
@@ -300,7 +284,7 @@ impl Inner {
                 Ok(result) => result,
                 Err(error) if kind.may_be_missing(&error) => break,
                 Err(error) => {
-                    let why = format!("{}: {}", kind.method(), error.message);
+                    let why = format!("{}: {}", kind.method(), excerpt(&error.message));
                     return Err(MountError::Protocol(why));
                 }
             };

@@ -10,6 +10,7 @@ use crate::mcp::error::{HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_
 use crate::mcp::implementation::implementation;
 use crate::mcp::tasks::without_tasks;
 use crate::mcp::version::{Era, Version};
+use crate::mcp::warnings::excerpt;
 
 /// Error codes that only 2026-07-28 and later revisions define.
 const MODERN_ERRORS: [i64; 3] = [
@@ -17,6 +18,14 @@ const MODERN_ERRORS: [i64; 3] = [
     MISSING_CLIENT_CAPABILITY,
     UNSUPPORTED_VERSION,
 ];
+
+/// The longest instructions that are kept, in bytes; longer ones are cut. Each session keeps the
+/// server's description of itself, which is not charged.
+pub const MAX_INSTRUCTIONS: usize = 16 << 10;
+/// The longest capabilities, in bytes. Longer ones fail the handshake.
+const MAX_CAPABILITIES: usize = 64 << 10;
+/// The longest `serverInfo` that is kept, in bytes.
+const MAX_INFO: usize = 4 << 10;
 
 /// The `_meta` of a request that the gateway itself sends in the modern era.
 pub fn request_meta(version: Version, capabilities: &RawValue) -> Value {
@@ -71,11 +80,31 @@ pub fn read_initialized(result: &RawValue) -> Result<Described, MountError> {
              support with initialize"
         ))
     })?;
+    described(
+        version,
+        text.capabilities,
+        text.server_info,
+        text.instructions,
+    )
+}
+
+/// The server's description of itself, within bounds.
+fn described(
+    version: Version,
+    capabilities: Option<Box<RawValue>>,
+    info: Option<Box<RawValue>>,
+    instructions: Option<String>,
+) -> Result<Described, MountError> {
+    let instructions = instructions.map(|mut text| {
+        text.truncate(text.floor_char_boundary(MAX_INSTRUCTIONS));
+        text.shrink_to_fit();
+        text
+    });
     Ok(Described {
         version,
-        capabilities: declared(text.capabilities)?,
-        server_info: text.server_info,
-        instructions: text.instructions,
+        capabilities: declared(capabilities)?,
+        server_info: info.filter(|info| info.get().len() <= MAX_INFO),
+        instructions,
     })
 }
 
@@ -109,19 +138,19 @@ impl Discovered {
         let in_meta = text.meta.and_then(|meta| meta.server_info);
         Ok(Self {
             versions: known(&text.supported_versions),
-            described: Described {
-                version: Version::V2026_07_28,
-                capabilities: declared(text.capabilities)?,
-                server_info: in_meta.or(text.server_info),
-                instructions: text.instructions,
-            },
+            described: described(
+                Version::V2026_07_28,
+                text.capabilities,
+                in_meta.or(text.server_info),
+                text.instructions,
+            )?,
         })
     }
 }
 
 /// Converts the JSON-RPC error with which a server answered a request of a handshake.
 pub fn refused(method: &str, error: &RpcError) -> MountError {
-    let message: String = error.message.chars().take(200).collect();
+    let message = excerpt(&error.message);
     MountError::Protocol(format!("the server refused {method}: {message}"))
 }
 
@@ -166,7 +195,9 @@ fn read_result<'a, T: Deserialize<'a>>(
 ) -> Result<T, MountError> {
     serde_json::from_str(result.get()).map_err(|error| {
         MountError::Protocol(format!(
-            "the server answered {method} with an invalid result: {error}"
+            "the server answered {method} with an invalid result: {}",
+            // The error may quote a text of any length.
+            excerpt(&error.to_string())
         ))
     })
 }
@@ -176,6 +207,10 @@ fn declared(capabilities: Option<Box<RawValue>>) -> Result<Box<RawValue>, MountE
     let Some(capabilities) = capabilities else {
         return raw("{}".to_owned());
     };
+    if capabilities.get().len() > MAX_CAPABILITIES {
+        let why = format!("the server's capabilities are longer than {MAX_CAPABILITIES} bytes");
+        return Err(MountError::Protocol(why));
+    }
     let unreadable = |error: serde_json::Error| MountError::Protocol(error.to_string());
     without_tasks(capabilities).map_err(unreadable)
 }
@@ -204,6 +239,25 @@ mod tests {
             r#"{"tools":{"listChanged":true},"extensions":{"x/y":{}}}"#
         );
         assert_eq!(read.instructions.as_deref(), Some("Be kind."));
+    }
+
+    #[test]
+    fn what_a_server_says_of_itself_is_bounded() {
+        let result = |capabilities: &str, info: usize, instructions: usize| {
+            let (info, instructions) = ("i".repeat(info), "\u{e9}".repeat(instructions));
+            let read = read_initialized(&text(&format!(
+                r#"{{"protocolVersion":"2025-06-18","capabilities":{capabilities},
+                "serverInfo":"{info}","instructions":"{instructions}"}}"#
+            )));
+            read.map(|read| (read.server_info.is_some(), read.instructions.unwrap().len()))
+        };
+        assert_eq!(result("{}", 10, 10).unwrap(), (true, 20));
+        assert_eq!(
+            result("{}", MAX_INFO, 1 << 20).unwrap(),
+            (false, MAX_INSTRUCTIONS)
+        );
+        let long = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_CAPABILITIES));
+        assert!(matches!(result(&long, 1, 1), Err(MountError::Protocol(_))));
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod pooled;
 mod ports;
 mod process;
 mod related;
+mod session_key;
 mod sessions;
 mod stdio;
 mod tools;
@@ -56,11 +57,12 @@ pub use changes::{List, ListChanges};
 pub use coding::CodingTransport;
 pub use dropped::Dropped;
 pub use egress::{Egress, EgressListener};
+pub use handshake::MAX_INSTRUCTIONS;
 pub use health::{MountHealth, MountState};
 pub use http::{
     EventReader, HttpParts, HttpTransport, StreamEvent, add_param_fields, request_fields,
 };
-pub use known::{Entry, Known};
+pub use known::{Entry, Known, ResourceIndex};
 pub use mount::Mount;
 pub use pool::Mounts;
 pub use pooled::{MAX_CALLS, Pooled};
@@ -69,6 +71,7 @@ pub use process::{
     Children, E2b, LineTaker, Local, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, Machine, ProcessConfig,
     ProcessManager, Runtime, Spawner,
 };
+pub use session_key::SessionKey;
 pub use sessions::MAX_SESSIONS;
 pub use stdio::{CurrentLimits, MakeProcess, MessageLimits, StdioPorts, StdioTransport};
 pub use transports::{ServerTransports, process_manager};
@@ -206,8 +209,7 @@ pub enum MountError {
     /// The server violated the protocol.
     #[error("{0}")]
     Protocol(String),
-    /// Too many requests are under way in the session, too many sessions are in use, or the gateway
-    /// is ending the session.
+    /// Too many requests are under way in the session, or the gateway is ending the session.
     #[error("too many requests to the server are under way")]
     Busy,
     /// The chain or a limit of the proxy denied a request, or an HTTP request to the server failed.

@@ -10,10 +10,10 @@ use super::changes::ListNews;
 use super::known::Known;
 use super::ports::{Clients, Common, Mounted};
 use super::sessions::SessionSet;
-use super::{Caller, MountError, MountHealth, Pooled};
+use super::{Caller, MountError, MountHealth, Pooled, SessionKey};
 
 /// A server of `mcp.yaml`, and its sessions. A reload replaces the mount of a changed server,
-/// unless only `prefix` or the server's place in the file changed.
+/// unless only `prefix`, the classifications or the server's place in the file changed.
 pub struct Mount {
     pub(super) server: Arc<Mounted>,
     /// The sessions that all leases share, with `scope: shared`.
@@ -39,12 +39,31 @@ impl Mount {
     }
 
     /// Returns an open session for the revision and the capabilities of the caller; opens one if
-    /// there is none. Concurrent callers wait for the same session. Dropping the future does not
-    /// cancel the opening.
+    /// there is none, or returns another one if too many are open. Concurrent callers wait for the
+    /// same session. Dropping the future does not cancel the opening.
     pub async fn session(self: &Arc<Self>, caller: &Caller) -> Result<Arc<Pooled>, MountError> {
+        self.session_for(caller, true).await
+    }
+
+    /// As [`Self::session`], but declares nothing to the server that the caller chose: returns any
+    /// open session, or opens the same one for all callers.
+    pub async fn undeclared_session(
+        self: &Arc<Self>,
+        caller: &Caller,
+    ) -> Result<Arc<Pooled>, MountError> {
+        self.session_for(caller, false).await
+    }
+
+    async fn session_for(
+        self: &Arc<Self>,
+        caller: &Caller,
+        may_declare: bool,
+    ) -> Result<Arc<Pooled>, MountError> {
         let set = self.set_of(&caller.container);
-        let clients = || self.clients(caller);
-        let pooled = set.session(&self.server, caller, clients).await?;
+        let key = self.server.key_of(caller);
+        let clients = |key| self.clients(caller, key);
+        let opened = set.session(&self.server, key, may_declare, clients);
+        let pooled = opened.await?;
         if self.is_shared() {
             pooled.catalog.request_for(&caller.container);
         }
@@ -72,19 +91,22 @@ impl Mount {
         self.settings().is_for(&container.id)
     }
 
-    /// Whether the settings `other` differ from the current ones at most in `prefix` and in their
-    /// place in the file. If so, the sessions can continue.
+    /// Whether the settings `other` differ from the current ones at most in `prefix`, in the
+    /// classifications and in their place in the file. If so, the sessions can continue.
     pub(super) fn keeps(&self, other: &ServerSettings) -> bool {
         let settings = self.settings();
         let same = ServerSettings {
             prefix: Arc::clone(&settings.prefix),
+            classification: settings.classification,
+            resources: settings.resources.clone(),
+            prompts: settings.prompts.clone(),
             place: settings.place,
             ..other.clone()
         };
         same == *settings
     }
 
-    fn clients(&self, caller: &Caller) -> Clients {
+    fn clients(&self, caller: &Caller, key: SessionKey) -> Clients {
         let is_shared = self.is_shared();
         let news = match is_shared {
             true => &self.server.common.news,
@@ -94,8 +116,7 @@ impl Mount {
             container: (!is_shared).then(|| Arc::clone(&caller.container)),
             requested_by: Arc::downgrade(&caller.container),
             news: Arc::clone(news),
-            version: caller.version,
-            capabilities: Arc::clone(&caller.capabilities),
+            key,
         }
     }
 

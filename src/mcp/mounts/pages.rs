@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::MountError;
 use crate::mcp::error::METHOD_NOT_FOUND;
+use crate::mcp::warnings::{Subject, excerpt, warn};
 
 /// The most pages of one list that are read.
 const MAX_PAGES: usize = 100;
@@ -124,8 +125,10 @@ impl Pages {
     pub fn add(&mut self, kind: Kind, result: &RawValue, server: &str) -> Result<bool, MountError> {
         let page: Page = serde_json::from_str(result.get()).map_err(|error| {
             MountError::Protocol(format!(
-                "{}: the server's answer is not a list: {error}",
-                kind.method()
+                "{}: the server's answer is not a list: {}",
+                kind.method(),
+                // The error may quote a text of any length.
+                excerpt(&error.to_string())
             ))
         })?;
         let entries = match kind {
@@ -164,13 +167,16 @@ impl Pages {
 }
 
 fn cut(kind: Kind, server: &str) -> bool {
-    tracing::warn!(
-        server,
-        method = kind.method(),
-        "the end of an MCP server's list is left out: the list exceeds {MAX_PAGES} pages, \
-         {MAX_ENTRIES} entries or {MAX_BYTES} bytes, or its cursor repeats or exceeds \
-         {MAX_CURSOR} bytes"
-    );
+    warn(server, Subject::List, |left_out| {
+        tracing::warn!(
+            server,
+            left_out,
+            method = kind.method(),
+            "the end of an MCP server's list is left out: the list exceeds {MAX_PAGES} pages, \
+             {MAX_ENTRIES} entries or {MAX_BYTES} bytes, or its cursor repeats or exceeds \
+             {MAX_CURSOR} bytes"
+        );
+    });
     false
 }
 

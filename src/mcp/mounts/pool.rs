@@ -11,10 +11,10 @@ use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::MountHealth;
 use super::changes::{List, ListChanges, ListNews};
 use super::mount::{LeaseMounts, Mount};
-use super::ports::{Common, MountPorts, Unsolicited};
+use super::ports::{Common, MountPorts, Unsolicited, system};
+use super::{MessageMemory, MountHealth};
 
 /// The settings of all servers, by name.
 type Servers = BTreeMap<Arc<str>, Arc<ServerSettings>>;
@@ -73,14 +73,19 @@ impl Mounts {
         }
     }
 
+    /// The memory that messages of a container are charged to; `None` after an internal error.
+    pub fn memory(&self, container: &Arc<Container>) -> Option<Arc<dyn MessageMemory>> {
+        (self.common.ports.memory)(system("gateway"), Some(container))
+    }
+
     /// Subscribes to changes of the lists that a container sees.
     pub fn changes(&self, container: &Container) -> ListChanges {
         ListChanges::of(&LeaseMounts::of(container).news, &self.common.news)
     }
 
-    /// Applies changed settings. A server keeps its sessions if nothing changed except `prefix` and
-    /// its place in the file. The sessions of other changed servers and of removed servers end once the
-    /// requests under way are answered, or after 10 s.
+    /// Applies changed settings. A server keeps its sessions if nothing changed except `prefix`, the
+    /// classifications and its place in the file. The sessions of other changed servers and of
+    /// removed servers end once the requests under way are answered, or after 10 s.
     pub fn apply(&self, servers: &Servers) {
         let before = self.mounts.load_full();
         let mut now = BTreeMap::new();

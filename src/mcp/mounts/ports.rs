@@ -6,13 +6,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use addons::contract::{BoxFuture, Chain, Container, Definitions, System};
 use addons::mcp::{Scope, ServerSettings};
 use arc_swap::ArcSwap;
-use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::changes::ListNews;
 use super::health::HealthRecord;
-use super::{Event, MessageMemory, MountSession, OpenMemory, Transport, Version};
+use super::{Caller, Event, MessageMemory, MountSession, OpenMemory, SessionKey, Transport};
 
 /// Returns the chain of the configuration in force; `None` before a configuration is loaded.
 pub type CurrentChain = Arc<dyn Fn() -> Option<Arc<Chain>> + Send + Sync>;
@@ -52,12 +51,17 @@ pub struct Origin {
     pub mount: Arc<Mounted>,
     /// The lease that the session belongs to; `None` for a session that all containers share.
     pub container: Option<Arc<Container>>,
-    /// The revision of the clients that the session was opened for.
-    pub version: Version,
-    /// The capabilities of these clients.
-    pub capabilities: Arc<RawValue>,
+    /// What the session declares about its clients.
+    pub key: SessionKey,
     /// Sends messages to the server.
     pub session: Arc<dyn MountSession>,
+}
+
+impl Origin {
+    /// Whether the session was opened for clients like this one.
+    pub fn serves(&self, caller: &Caller) -> bool {
+        self.mount.key_of(caller) == self.key
+    }
 }
 
 /// The clients that a session is opened for.
@@ -68,8 +72,7 @@ pub(super) struct Clients {
     pub requested_by: Weak<Container>,
     /// Announces changes of the session's lists.
     pub news: Arc<ListNews>,
-    pub version: Version,
-    pub capabilities: Arc<RawValue>,
+    pub key: SessionKey,
 }
 
 /// State that all mounts share.
@@ -142,18 +145,30 @@ impl Mounted {
         self.is_shared
     }
 
-    /// Replaces the settings by others that differ at most in `prefix` and in their place in the
-    /// file.
+    /// The key of the session for a client.
+    pub(super) fn key_of(&self, caller: &Caller) -> SessionKey {
+        match self.is_shared {
+            true => {
+                let kind = &self.settings().kind;
+                SessionKey::shared(caller.version, &caller.capabilities, kind)
+            }
+            false => SessionKey::of(caller),
+        }
+    }
+
+    /// Replaces the settings by others that differ at most in `prefix`, in the classifications and
+    /// in their place in the file.
     pub(super) fn update(&self, settings: &Arc<ServerSettings>) {
         self.settings.store(Arc::clone(settings));
     }
 }
 
 /// The name under which memory is opened for a server.
-fn system(server: &str) -> System {
+pub(super) fn system(server: &str) -> System {
     System {
         name: format!("mcp:{server}").into(),
         hosts: Vec::new(),
         trust_private: false,
+        url_secrets: Default::default(),
     }
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use addons::contract::{Container, Denial};
 use parking_lot::Mutex;
-use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
@@ -13,11 +12,16 @@ use super::catalog::Catalog;
 use super::known::Known;
 use super::pooled::{Counted, MAX_CALLS, Pooled};
 use super::ports::{Clients, Mounted, Origin};
-use super::{Caller, Event, Events, List, MountError, MountSession, Opening, Version};
+use super::{Event, Events, List, MountError, MountSession, Opening, SessionKey, Version};
+use crate::mcp::warnings::{Subject, warn};
 
-/// The most sessions in a set. To open another one, the least recently used idle session is closed.
-/// If no session is idle, opening fails with [`MountError::Busy`].
+/// The most sessions in the set of a lease. To open another one, the least recently used session
+/// is closed that has been idle for [`REPLACED_AFTER`]. If there is none, the client uses a session
+/// of other clients. The sets of shared servers have no limit, since they have few keys.
 pub const MAX_SESSIONS: usize = 8;
+/// How long a session must have been unused before it may make room for another one. Otherwise, a
+/// client that changes its capabilities could start a process with each request.
+const REPLACED_AFTER: Duration = Duration::from_secs(60);
 /// Time limit for opening a session. Package runners such as `npx` first download the server.
 const OPENING: Duration = Duration::from_secs(60);
 /// How long requests under way may continue after a reload changed or removed their server.
@@ -40,8 +44,7 @@ pub(super) struct SessionSet {
 
 /// A session that is open or being opened.
 struct Slot {
-    version: Version,
-    capabilities: Arc<RawValue>,
+    key: SessionKey,
     used: Instant,
     opened: watch::Receiver<Opened>,
 }
@@ -73,16 +76,18 @@ impl Backoff {
 }
 
 impl SessionSet {
-    /// Returns the session for the caller's revision and capabilities. If there is none, opens a
-    /// session for `clients`. During the pause after a failure, opening fails with that failure.
-    /// Opening fails with [`MountError::Busy`] if [`MAX_SESSIONS`] sessions are in use.
+    /// Returns the session with this key. If there is none, opens a session for `clients`, or
+    /// returns one with another key if [`MAX_SESSIONS`] are in use. Unless `may_declare`, returns
+    /// any session, or opens one with a fixed key. During the pause after a failure, opening fails
+    /// with that failure.
     pub async fn session(
         self: &Arc<Self>,
         mount: &Arc<Mounted>,
-        caller: &Caller,
-        clients: impl FnOnce() -> Clients,
+        key: SessionKey,
+        may_declare: bool,
+        clients: impl FnOnce(SessionKey) -> Clients,
     ) -> Result<Arc<Pooled>, MountError> {
-        let mut opened = self.find_or_open(mount, caller, clients)?;
+        let mut opened = self.find_or_open(mount, key, may_declare, clients)?;
         let outcome = opened.wait_for(Option::is_some).await;
         // Fails only if the task that opens the session panicked, or its runtime shut down.
         let outcome = outcome.ok().and_then(|outcome| outcome.clone());
@@ -93,13 +98,21 @@ impl SessionSet {
     fn find_or_open(
         self: &Arc<Self>,
         mount: &Arc<Mounted>,
-        caller: &Caller,
-        clients: impl FnOnce() -> Clients,
+        key: SessionKey,
+        may_declare: bool,
+        clients: impl FnOnce(SessionKey) -> Clients,
     ) -> Result<watch::Receiver<Opened>, MountError> {
         let mut slots = self.slots.lock();
         slots.retain(Slot::is_usable);
-        let mut found = slots.iter_mut();
-        if let Some(slot) = found.find(|slot| slot.is_for(caller)) {
+        let is_full = !mount.is_shared() && slots.len() >= MAX_SESSIONS;
+        let replaced = is_full.then(|| unused(&slots)).flatten();
+        let may_open = may_declare && (!is_full || replaced.is_some());
+        let own = slots.iter().position(|slot| slot.key == key);
+        let found = own.or_else(|| match may_open {
+            true => None,
+            false => stand_in(&slots, key.version),
+        });
+        if let Some(slot) = found.and_then(|at| slots.get_mut(at)) {
             slot.used = Instant::now();
             return Ok(slot.opened.clone());
         }
@@ -108,16 +121,16 @@ impl SessionSet {
             return Err(MountError::CannotStart(why.to_owned()));
         }
         self.backoff.lock().check()?;
-        if slots.len() >= MAX_SESSIONS {
-            let idle = slots.iter().enumerate().filter(|(_, slot)| slot.is_idle());
-            let oldest = idle.min_by_key(|(_, slot)| slot.used).map(|(at, _)| at);
-            slots.swap_remove(oldest.ok_or(MountError::Busy)?).end();
+        if let Some(at) = replaced {
+            slots.swap_remove(at).end();
         }
-        let clients = clients();
+        let clients = clients(match may_declare {
+            true => key,
+            false => SessionKey::fixed(),
+        });
         let (sender, opened) = watch::channel(None);
         slots.push(Slot {
-            version: clients.version,
-            capabilities: Arc::clone(&clients.capabilities),
+            key: clients.key.clone(),
             used: Instant::now(),
             opened: opened.clone(),
         });
@@ -154,12 +167,15 @@ impl SessionSet {
             session,
             calls: Arc::clone(&calls),
             mount: Arc::clone(&mount),
+            by_lease: Mutex::default(),
         });
         let catalog = Catalog::new(&mount, &self.known, Arc::clone(&counted), &clients);
         let pooled = Pooled {
             session: Arc::clone(&counted),
             catalog: catalog.clone(),
             unsolicited,
+            key: clients.key.clone(),
+            mount: Arc::clone(&mount),
             calls: Arc::clone(&calls),
         };
         publish(Ok(Arc::new(pooled)));
@@ -167,8 +183,7 @@ impl SessionSet {
         let origin = Origin {
             mount: Arc::clone(&mount),
             container: clients.container,
-            version: clients.version,
-            capabilities: clients.capabilities,
+            key: clients.key,
             session: Arc::clone(&counted),
         };
         let ending = tokio::select! {
@@ -190,8 +205,8 @@ impl SessionSet {
     ) -> Result<Arc<dyn MountSession>, MountError> {
         let opening = Opening {
             container: clients.container.clone(),
-            version: clients.version,
-            capabilities: Arc::clone(&clients.capabilities),
+            version: clients.key.version,
+            capabilities: Arc::clone(&clients.key.capabilities),
             unsolicited,
         };
         let session = tokio::select! {
@@ -205,7 +220,9 @@ impl SessionSet {
             .unwrap_or(Err(MountError::TimedOut))
             .inspect_err(|error| {
                 let server = &mount.settings().name;
-                tracing::warn!(%server, %error, "cannot open a session with the MCP server");
+                warn(server, Subject::Session, |left_out| {
+                    tracing::warn!(%server, left_out, %error, "cannot open a session with the MCP server");
+                });
                 mount.record.failed(error);
                 let longest_pause = mount.transport.longest_pause();
                 self.backoff.lock().failed(error.clone(), longest_pause);
@@ -221,7 +238,9 @@ impl SessionSet {
         };
         let server = &mount.settings().name;
         let reason = why.as_deref().unwrap_or("the server's session ended");
-        tracing::warn!(%server, reason, "the session with the MCP server ended");
+        warn(server, Subject::Session, |left_out| {
+            tracing::warn!(%server, left_out, reason, "the session with the MCP server ended");
+        });
         mount.record.ended(Some(reason.to_owned()));
         let mut backoff = self.backoff.lock();
         if began.elapsed() >= STABLE {
@@ -234,10 +253,6 @@ impl SessionSet {
 }
 
 impl Slot {
-    fn is_for(&self, caller: &Caller) -> bool {
-        caller.is_like(self.version, &self.capabilities)
-    }
-
     /// Whether the session is open or being opened.
     fn is_usable(&self) -> bool {
         match &*self.opened.borrow() {
@@ -261,6 +276,20 @@ impl Slot {
             pooled.session.ended().cancel();
         }
     }
+}
+
+/// The least recently used session that has been idle for [`REPLACED_AFTER`].
+fn unused(slots: &[Slot]) -> Option<usize> {
+    let is_unused = |slot: &Slot| slot.is_idle() && slot.used.elapsed() >= REPLACED_AFTER;
+    let unused = slots.iter().enumerate().filter(|(_, slot)| is_unused(slot));
+    unused.min_by_key(|(_, slot)| slot.used).map(|(at, _)| at)
+}
+
+/// The session that a client without its own uses: the first one of its era, or else the first.
+fn stand_in(slots: &[Slot], version: Version) -> Option<usize> {
+    let of_era = |slot: &Slot| slot.key.version.era() == version.era();
+    let found = slots.iter().position(of_era);
+    found.or_else(|| (!slots.is_empty()).then_some(0))
 }
 
 /// Why a session ended.

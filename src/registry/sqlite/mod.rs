@@ -21,7 +21,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use addons::contract::{LeaseId, Registration, Standing};
+use addons::contract::{ContainerId, LeaseId, Registration, Standing};
 use rusqlite::{Connection, OpenFlags, Params, params};
 use time::OffsetDateTime;
 
@@ -125,8 +125,11 @@ impl LeaseStore for SqliteStore {
         Ok(true)
     }
 
-    fn begin(&mut self, leases: &[Registration]) -> Result<(), StoreError> {
-        Ok(self.write(|conn| leases.iter().try_for_each(|lease| row::insert(conn, lease)))?)
+    fn begin(&mut self, leases: &mut [Registration]) -> Result<(), StoreError> {
+        Ok(self.write(|conn| {
+            let mut leases = leases.iter_mut();
+            leases.try_for_each(|lease| row::insert(conn, lease))
+        })?)
     }
 
     fn extend(&mut self, lease: LeaseId, expires_at: OffsetDateTime) -> Result<(), StoreError> {
@@ -135,11 +138,23 @@ impl LeaseStore for SqliteStore {
         self.execute(sql, params).map(drop)
     }
 
-    fn end(&mut self, leases: &[LeaseId]) -> Result<(), StoreError> {
+    fn remove(&mut self, id: &ContainerId) -> Result<bool, StoreError> {
         Ok(self.write(|conn| {
+            let leases = conn.execute("DELETE FROM containers WHERE id = ?1", [id.as_str()])?;
+            let kept = conn.execute("DELETE FROM standings WHERE id = ?1", [id.as_str()])?;
+            Ok(leases > 0 || kept > 0)
+        })?)
+    }
+
+    fn end(&mut self, leases: &[(LeaseId, Standing)]) -> Result<(), StoreError> {
+        Ok(self.write(|conn| {
+            let update = "UPDATE containers SET level = ?2, aborted = ?3 WHERE lease = ?1";
+            let mut update = conn.prepare(update)?;
             let mut delete = conn.prepare("DELETE FROM containers WHERE lease = ?1")?;
-            for lease in leases {
-                delete.execute([lease.to_string()])?;
+            for (lease, standing) in leases {
+                let lease = lease.to_string();
+                update.execute(params![lease, standing.level.as_str(), standing.aborted])?;
+                delete.execute([lease])?;
             }
             Ok(())
         })?)
@@ -150,10 +165,8 @@ impl LeaseStore for SqliteStore {
         self.execute(sql, [to_millis(before)])
     }
 
-    fn set_standing(&mut self, lease: LeaseId, standing: Standing) -> Result<(), StoreError> {
-        let sql = "UPDATE containers SET level = ?2, aborted = ?3 WHERE lease = ?1";
-        let params = params![lease.to_string(), standing.level.as_str(), standing.aborted];
-        self.execute(sql, params).map(drop)
+    fn set_standing(&mut self, id: &ContainerId, standing: Standing) -> Result<(), StoreError> {
+        Ok(self.write(|conn| row::set_standing(conn, id, standing))?)
     }
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use addons::contract::{LeaseId, Registration};
+use addons::contract::{ContainerId, LeaseId, Registration, Standing};
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, TransactionBehavior};
 use tempfile::TempPath;
@@ -36,6 +36,7 @@ pub struct Restored {
 pub fn check(path: &Path) -> Result<usize, SqliteError> {
     let conn = open_to_read(path)?;
     verify(&conn, "integrity_check")?;
+    row::kept_standings(&conn)?;
     row::load(&conn, drop)
 }
 
@@ -68,17 +69,18 @@ pub fn backup(path: &Path, to: &Path, present: Present) -> Result<usize, SqliteE
 /// created. One that is damaged or has another schema version is moved aside, never overwritten.
 ///
 /// A lease of the backup keeps its lease id if it is live in the present registry. Any other lease
-/// may have ended since the backup, so it gets a new lease id.
+/// may have ended since the backup, so it gets a new lease id. A container keeps the stricter of its
+/// standings in the backup and in the present registry.
 pub fn restore(path: &Path, from: &Path) -> Result<Restored, SqliteError> {
     refuse_itself(path, from)?;
-    let leases = leases_of(from)?;
+    let restored = read_backup(from)?;
     let (moved, registrations) = match check(path) {
-        Ok(_) => (None, replace_leases(&mut open_to_write(path)?, leases)?),
+        Ok(_) => (None, replace_leases(&mut open_to_write(path)?, restored)?),
         Err(error) if error.is_damage() || matches!(error, SqliteError::Missing(_)) => {
             let moved_to = move_aside(path, &error)?;
             (
                 moved_to.map(|moved_to| (moved_to, error)),
-                create_with(path, leases)?,
+                create_with(path, restored)?,
             )
         }
         Err(error) => return Err(error),
@@ -103,8 +105,14 @@ fn refuse_itself(path: &Path, other: &Path) -> Result<(), SqliteError> {
     Ok(())
 }
 
+/// The leases of a backup, and the standings of containers without a lease.
+struct Contents {
+    leases: Vec<Registration>,
+    standings: Vec<(ContainerId, Standing)>,
+}
+
 /// Reads a backup of the current schema version or an older one. Migrates only a copy in memory.
-fn leases_of(backup: &Path) -> Result<Vec<Registration>, SqliteError> {
+fn read_backup(backup: &Path) -> Result<Contents, SqliteError> {
     let file = open(backup)?;
     match expect_current(&file) {
         Ok(()) | Err(SqliteError::Outdated { .. }) => {}
@@ -116,12 +124,13 @@ fn leases_of(backup: &Path) -> Result<Vec<Registration>, SqliteError> {
     migrate(&memory)?;
     let mut leases = Vec::new();
     row::load(&memory, |lease| leases.push(lease))?;
-    Ok(leases)
+    let standings = row::kept_standings(&memory)?;
+    Ok(Contents { leases, standings })
 }
 
 /// Replaces all leases in one transaction. A lease that is not live in the registry gets a new
 /// lease id. Returns the number of leases.
-fn replace_leases(conn: &mut Connection, leases: Vec<Registration>) -> Result<usize, SqliteError> {
+fn replace_leases(conn: &mut Connection, restored: Contents) -> Result<usize, SqliteError> {
     let change = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let now = OffsetDateTime::now_utc();
     let mut live = HashSet::new();
@@ -131,22 +140,26 @@ fn replace_leases(conn: &mut Connection, leases: Vec<Registration>) -> Result<us
         }
     })?;
     change.execute("DELETE FROM containers", [])?;
-    let count = leases.len();
-    for mut lease in leases {
+    for (id, standing) in restored.standings {
+        let standing = standing.and(row::standing(&change, &id)?);
+        row::set_standing(&change, &id, standing)?;
+    }
+    let count = restored.leases.len();
+    for mut lease in restored.leases {
         if !live.contains(&lease.lease) {
             lease.lease = LeaseId::generate();
         }
-        row::insert(&change, &lease)?;
+        row::insert(&change, &mut lease)?;
     }
     change.commit()?;
     Ok(count)
 }
 
 /// Creates a missing registry atomically, with these leases.
-fn create_with(path: &Path, leases: Vec<Registration>) -> Result<usize, SqliteError> {
+fn create_with(path: &Path, restored: Contents) -> Result<usize, SqliteError> {
     let (mut conn, file) = temporary(path)?;
     migrate(&conn)?;
-    let registrations = replace_leases(&mut conn, leases)?;
+    let registrations = replace_leases(&mut conn, restored)?;
     conn.close().map_err(|(_, error)| error)?;
     // The directory's owner runs the server. This process may be root, whose files the server
     // cannot open.

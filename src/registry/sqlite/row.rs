@@ -58,14 +58,69 @@ fn decode(row: &Row<'_>) -> Result<Registration, SqliteError> {
     })
 }
 
+/// The standings of containers without a lease.
+pub(super) fn kept_standings(
+    conn: &Connection,
+) -> Result<Vec<(ContainerId, Standing)>, SqliteError> {
+    let mut statement = conn.prepare("SELECT level, aborted, id FROM standings")?;
+    let mut rows = statement.query([])?;
+    let mut kept = Vec::new();
+    while let Some(row) = rows.next()? {
+        let id: String = row.get(2)?;
+        let known = ContainerId::parse(&id).zip(decode_standing(row)?);
+        kept.push(known.ok_or(SqliteError::Row(id))?);
+    }
+    Ok(kept)
+}
+
+/// The standing of a container, with or without a lease.
+pub(super) fn standing(conn: &Connection, id: &ContainerId) -> Result<Standing, SqliteError> {
+    let mut statement = conn.prepare_cached(
+        "SELECT level, aborted FROM containers WHERE id = ?1
+         UNION ALL SELECT level, aborted FROM standings WHERE id = ?1",
+    )?;
+    let mut rows = statement.query([id.as_str()])?;
+    let mut standing = Standing::default();
+    while let Some(row) = rows.next()? {
+        let stored = decode_standing(row)?;
+        standing = standing.and(stored.ok_or_else(|| SqliteError::Row(id.to_string()))?);
+    }
+    Ok(standing)
+}
+
+/// Decodes the columns `level` and `aborted`; `None` for an unknown level.
+fn decode_standing(row: &Row<'_>) -> Result<Option<Standing>, SqliteError> {
+    let (level, aborted) = (row.get::<_, String>(0)?, row.get(1)?);
+    Ok(Level::parse(&level).map(|level| Standing { level, aborted }))
+}
+
+/// Sets the standing of a container, with or without a lease.
+pub(super) fn set_standing(
+    conn: &Connection,
+    id: &ContainerId,
+    standing: Standing,
+) -> Result<(), SqliteError> {
+    let params = params![id.as_str(), standing.level.as_str(), standing.aborted];
+    let update = "UPDATE containers SET level = ?2, aborted = ?3 WHERE id = ?1";
+    if conn.execute(update, params)? == 0 {
+        conn.execute(
+            "INSERT OR REPLACE INTO standings VALUES (?1, ?2, ?3)",
+            params,
+        )?;
+    }
+    Ok(())
+}
+
 fn decode_domains(json: &str) -> Option<Vec<HostPattern>> {
     let domains: Vec<String> = serde_json::from_str(json).ok()?;
     let patterns = domains.iter().map(|text| HostPattern::parse(text).ok());
     patterns.collect()
 }
 
-/// Inserts a lease, and deletes the leases with the same container id or the same address.
-pub(super) fn insert(conn: &Connection, lease: &Registration) -> Result<(), SqliteError> {
+/// Inserts a lease, and deletes the leases with the same container id or the same address. Raises
+/// the lease's standing to the one that the container has had so far.
+pub(super) fn insert(conn: &Connection, lease: &mut Registration) -> Result<(), SqliteError> {
+    lease.standing = lease.standing.and(standing(conn, &lease.id)?);
     let address = match &lease.source {
         Source::Address(address) => Some(address.to_string()),
         Source::Listener(_) => None,
@@ -95,6 +150,8 @@ pub(super) fn insert(conn: &Connection, lease: &Registration) -> Result<(), Sqli
         lease.standing.level.as_str(),
         lease.standing.aborted,
     ])?;
+    conn.prepare_cached("DELETE FROM standings WHERE id = ?1")?
+        .execute([lease.id.as_str()])?;
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use super::SqliteError;
 
 /// The migrations. The one at index N brings a file from version N to version N + 1.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     "
     CREATE TABLE containers (
         lease INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -45,6 +45,19 @@ const MIGRATIONS: [&str; 3] = [
 ",
     // The abort latch: 1 after a policy decided `deny_abort`.
     "ALTER TABLE containers ADD COLUMN aborted INTEGER NOT NULL DEFAULT 0;",
+    // Level and latch belong to the container's id: they outlive its lease. A trigger keeps them,
+    // since leases are deleted for several reasons.
+    "
+    CREATE TABLE standings (
+        id TEXT NOT NULL PRIMARY KEY,            -- of a container without a lease
+        level TEXT NOT NULL,
+        aborted INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TRIGGER keep_standing AFTER DELETE ON containers
+    WHEN old.level <> 'Public' OR old.aborted BEGIN
+        INSERT OR REPLACE INTO standings VALUES (old.id, old.level, old.aborted);
+    END;
+",
 ];
 
 /// The `user_version` of a file after all migrations.

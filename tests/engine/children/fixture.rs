@@ -69,6 +69,10 @@ impl MessageMemory for Memory {
     fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
         self.0.begin(&self.1, 256 << 20)
     }
+
+    fn count(&self, denial: &Denial) {
+        self.0.count(denial);
+    }
 }
 
 /// Makes a stdio transport for each server, whatever its kind.
@@ -289,6 +293,9 @@ pub fn mounted(name: &str, settings: StdioSettings) -> ServerSettings {
         timeout: Duration::from_secs(20),
         containers: vec!["*".into()],
         scope: Scope::Container,
+        classification: None,
+        resources: Vec::new(),
+        prompts: Vec::new(),
         place: Place { line: 1, column: 1 },
     }
 }

@@ -99,3 +99,32 @@ async fn a_lease_has_a_bounded_number_of_children() {
     fixture.mounts.stop(Duration::from_secs(20)).await;
     assert_eq!(descendants(std::process::id()), []);
 }
+
+/// A legacy server that exits at the unknown request is started again. The first process may still
+/// be counted then.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_place_of_a_lease_suffices_for_a_server_that_is_started_twice() {
+    let exits = format!(
+        "read -r line; case \"$line\" in *server/discover*) exit 3;; esac\n{}",
+        super::life::LEGACY_SH.trim_start_matches("read -r line\n")
+    );
+    let servers = (0..MAX_CHILDREN_OF_LEASE).map(|number| {
+        let script = match number + 1 == MAX_CHILDREN_OF_LEASE {
+            true => &exits,
+            false => super::life::LEGACY_SH,
+        };
+        mounted(&format!("s{number}"), stdio(&["sh", "-c", script]))
+    });
+    let fixture = Fixture::new(servers.collect());
+    for number in 0..MAX_CHILDREN_OF_LEASE {
+        let is_last = number + 1 == MAX_CHILDREN_OF_LEASE;
+        let version = match is_last {
+            true => Version::V2026_07_28,
+            false => Version::V2025_11_25,
+        };
+        let opened = fixture.session(&format!("s{number}"), version).await;
+        assert!(opened.is_ok(), "{number}: {:?}", opened.map(drop));
+    }
+    fixture.mounts.stop(Duration::from_secs(20)).await;
+    assert_eq!(descendants(std::process::id()), []);
+}

@@ -39,6 +39,7 @@ fn tool(schema: Value) -> Arc<Definition> {
         may_name_fields: true,
         annotations: Annotations::default(),
         pin: Pin::Accepted,
+        memory: HeldMemory::default(),
     })
 }
 

@@ -253,6 +253,8 @@ impl MessageMemory for Exhausted {
     fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
         Err(Denial::new(Code::InspectionBusy, "busy"))
     }
+
+    fn count(&self, _: &Denial) {}
 }
 
 #[tokio::test]

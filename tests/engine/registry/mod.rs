@@ -2,6 +2,7 @@
 
 mod migration;
 mod restore;
+mod standings;
 
 use std::collections::{HashMap, HashSet};
 use std::fs;

@@ -48,7 +48,7 @@ class Unit:
 HTTP = [
     Unit("HTTP request on a kept TLS connection", ["keep-alive", "--connections", 1], 1000),
     Unit("denied HTTP request", ["denials", "--connections", 1], 2000),
-    Unit("new tunnel with one request", ["tunnels", "--connections", 1], 100),
+    Unit("new tunnel with one request", ["tunnels", "--connections", 1], 100, tolerance_percent=4.0),
 ]
 NEW_HOST = [Unit("first tunnel to a host, with one request", ["tunnels", "--connections", 1], 80)]
 # A DNS question takes so few instructions that those of timers are a large part of the count. So the tolerance is larger.
@@ -108,6 +108,13 @@ class SmallGateway(Gateway):
 
 class CountedProduct(SmallGateway):
     """The product under callgrind."""
+
+    def files(self, *arguments):
+        files = super().files(*arguments)
+        if self.with_policy:
+            # An evaluation takes 0.1 s under callgrind, and much longer beside a build, since its thread has a low priority.
+            files["mcp.yaml"]["policies"]["evaluator"] = {"timeout": f"{LOAD_SECONDS}s"}
+        return files
 
     def start_counted(self):
         options = ["--tool=callgrind", f"--callgrind-out-file={self.work / PROFILE}", "--quiet"]

@@ -68,20 +68,6 @@ fn files_that_a_command_creates_beside_placeholders_are_kept() {
     );
 }
 
-#[test]
-fn new_files_that_the_host_would_execute_are_named_at_the_end() {
-    let Some(person) = Person::new() else { return };
-    let script = "mkdir -p new/deep; git init -q new/deep/repo; echo x > new/.envrc; mkdir new/.vscode; echo x > plain";
-    let ran = person.sh(&[], script);
-    for path in ["new/deep/repo/.git", "new/.envrc", "new/.vscode"] {
-        let line = format!("\n  {}\n", person.work().join(path).display());
-        assert!(ran.stderr.contains(&line), "{path}: {ran:?}");
-    }
-    assert!(!ran.stderr.contains("plain"), "{ran:?}");
-    // A run does not name files that existed at its start.
-    assert_eq!(person.sh(&[], "true").stderr, "");
-}
-
 /// OpenCode does not start if it cannot write to an empty `.opencode`. So a run sees a writable
 /// directory in the place of a missing or empty one.
 #[test]

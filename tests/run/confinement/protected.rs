@@ -70,7 +70,7 @@ const ALWAYS: [&str; 15] = [
     "opencode.jsonc",
 ];
 
-fn git(person: &Person, directory: &Path, arguments: &[&str]) {
+pub fn git(person: &Person, directory: &Path, arguments: &[&str]) {
     let name = ["-c", "user.name=A", "-c", "user.email=a@example.com"];
     let file = [
         "-c",
@@ -84,7 +84,7 @@ fn git(person: &Person, directory: &Path, arguments: &[&str]) {
 }
 
 /// Creates a repository at `at`, below the home directory, with one commit.
-fn repository(person: &Person, at: &str) -> PathBuf {
+pub fn repository(person: &Person, at: &str) -> PathBuf {
     let path = person.directory(at);
     git(person, &path, &["init", "--quiet"]);
     person.write(path.join("file"), "text\n");
@@ -134,53 +134,53 @@ fn missing_protected_files_cannot_be_created_and_their_placeholders_are_removed(
     let Some(person) = Person::new() else { return };
     // `HEAD` is protected too, since it could make the working directory a git directory.
     check_unchanged(&person, &[], &[&ALWAYS[..], &["HEAD"]].concat());
+
+    let Some(person) = Person::new() else { return };
+    repository(&person, "project");
+    person.directory("project/sub/.hg/store");
+    let missing = [".git/config.worktree", ".git/commondir", "sub/.hg/hgrc"];
+    check_unchanged(&person, &[], &missing);
 }
 
 #[test]
 fn existing_protected_files_cannot_be_changed() {
     let Some(person) = Person::new() else { return };
     repository(&person, "project");
-    for name in [
-        ".envrc",
-        ".mcp.json",
-        "opencode.json",
-        ".pre-commit-config.yaml",
-        "mise.toml",
-        ".nvim.lua",
-    ] {
-        person.write(person.work().join(name), "here\n");
-    }
-    for name in [
+    let files = [
         ".claude/settings.json",
-        ".vscode/tasks.json",
-        ".husky/pre-commit",
+        ".config/mise/config.toml",
+        ".envrc",
         ".githooks/pre-push",
-    ] {
+        ".hg/hgrc",
+        ".hg/sharedpath",
+        ".husky/pre-commit",
+        ".jj/repo/config.toml",
+        ".jj/repo/store/git_target",
+        ".kiro/settings/mcp.json",
+        ".mcp.json",
+        ".nvim.lua",
+        ".pre-commit-config.yaml",
+        ".roo/mcp.json",
+        ".some-future-agent/mcp-servers.toml",
+        ".vscode/tasks.json",
+        ".yarnrc",
+        "mise.local.toml",
+        "mise.toml",
+        "opencode.json",
+        "sub/deep/.yarnrc.yml",
+    ];
+    for name in files {
         person.write(person.work().join(name), "here\n");
     }
-    check_unchanged(
-        &person,
-        &[],
-        &[
-            ".envrc",
-            ".mcp.json",
-            "opencode.json",
-            ".pre-commit-config.yaml",
-            "mise.toml",
-            ".nvim.lua",
-            ".claude",
-            ".claude/settings.json",
-            ".vscode",
-            ".vscode/tasks.json",
-            ".husky/pre-commit",
-            ".githooks/pre-push",
-            ".git/hooks",
-            ".git/config",
-            ".git/config.worktree",
-            ".git/commondir",
-            ".git/hooks/pre-push.sample",
-        ],
-    );
+    let of_git = [
+        ".git/hooks",
+        ".git/config",
+        ".git/config.worktree",
+        ".git/commondir",
+        ".git/hooks/pre-push.sample",
+    ];
+    let directories = [".claude", ".vscode", ".husky", ".config/mise"];
+    check_unchanged(&person, &[], &[&files[..], &of_git, &directories].concat());
 }
 
 #[test]
@@ -268,16 +268,93 @@ fn hooks_in_the_directory_of_core_hookspath_are_protected() {
 }
 
 #[test]
-fn files_that_the_git_configuration_includes_are_protected() {
+fn hooks_are_protected_in_every_work_tree_to_which_the_setting_applies() {
+    let Some(person) = Person::new() else { return };
+    // A work tree of a repository outside, another one below, and the settings of the user.
+    let main = repository(&person, "main");
+    let work = person.work();
+    let add = ["worktree", "add", "--quiet", work.to_str().unwrap()];
+    git(&person, &main, &add);
+    git(&person, &main, &["config", "core.hooksPath", "ci/hooks"]);
+    person.write(".config/git/config", "[include]\npath = more\n");
+    person.write(".config/git/more", "[core]\nhooksPath = own-hooks\n");
+    repository(&person, "project/nested");
+    let hooks = ["ci/hooks/pre-commit", "nested/own-hooks/post-checkout"];
+    for name in hooks {
+        person.write(work.join(name), "#!/bin/sh\n");
+    }
+    check_unchanged(&person, &[], &hooks);
+}
+
+#[test]
+fn what_linked_settings_of_the_user_name_is_protected() {
     let Some(person) = Person::new() else { return };
     let work = repository(&person, "project");
-    person.write(work.join("build/shared.gitconfig"), "[alias]\n");
+    person.write("dotfiles/gitconfig", "[include]\npath = more.inc\n");
+    person.write("dotfiles/more", "[core]\nhooksPath = own-hooks\n");
+    for (link, to) in [(".gitconfig", "gitconfig"), ("more.inc", "more")] {
+        symlink(Path::new("dotfiles").join(to), person.home().join(link)).unwrap();
+    }
+    person.write(work.join("own-hooks/pre-commit"), "#!/bin/sh\n");
+    check_unchanged(&person, &[], &["own-hooks", "own-hooks/pre-commit"]);
+}
+
+#[test]
+fn hooks_and_programs_of_a_repository_around_the_working_directory_are_protected() {
+    let Some(person) = Person::new() else { return };
+    let outer = repository(&person, "");
     git(
         &person,
-        &work,
-        &["config", "include.path", "../build/shared.gitconfig"],
+        &outer,
+        &["config", "core.hooksPath", "project/hooks"],
     );
-    check_unchanged(&person, &[], &["build/shared.gitconfig"]);
+    git(
+        &person,
+        &outer,
+        &["config", "core.fsmonitor", "sh project/watch.sh"],
+    );
+    let files = ["hooks/pre-commit", "watch.sh"];
+    for name in files {
+        person.write(person.work().join(name), "#!/bin/sh\n");
+    }
+    check_unchanged(&person, &[], &files);
+}
+
+#[test]
+fn files_that_the_git_configuration_includes_or_executes_are_protected() {
+    let Some(person) = Person::new() else { return };
+    let work = repository(&person, "project");
+    let config = |key: &str, value: &str| git(&person, &work, &["config", key, value]);
+    config("include.path", "../build/shared.gitconfig");
+    config("includeIf.onbranch:other.path", "../other.gitconfig");
+    config("filter.f.clean", "python3 tools/clean.py %f");
+    config("core.fsmonitor", "./tools/monitor");
+    for (name, text) in [
+        ("build/shared.gitconfig", "[include]\npath = deeper/more\n"),
+        (
+            "build/deeper/more",
+            "[include]\npath = last\n[diff]\nexternal = tools/diff.sh\n",
+        ),
+        ("build/deeper/last", "[alias]\n"),
+        ("tools/clean.py", ""),
+        ("tools/monitor", ""),
+        ("tools/diff.sh", ""),
+    ] {
+        person.write(work.join(name), text);
+    }
+    check_unchanged(
+        &person,
+        &[],
+        &[
+            "build/shared.gitconfig",
+            "build/deeper/more",
+            "build/deeper/last",
+            "other.gitconfig",
+            "tools/clean.py",
+            "tools/monitor",
+            "tools/diff.sh",
+        ],
+    );
 }
 
 #[test]
@@ -295,13 +372,27 @@ fn git_can_commit_branch_stash_and_pack_inside() {
 }
 
 #[test]
-fn git_add_and_git_status_inside_leave_out_placeholders() {
+fn git_stash_and_git_clean_work_inside_and_leave_out_placeholders() {
     let Some(person) = Person::new() else { return };
-    repository(&person, "project");
-    let script = "echo more > other; git add -A; git diff --cached --name-only; git status --short --ignored=no";
-    assert_eq!(person.sh(&[], script).ok(), "other\nA  other\n");
-    let excluded = fs::read_to_string(person.work().join(".git/info/exclude")).unwrap();
-    assert!(!excluded.contains("opencode"), "{excluded}");
+    let work = repository(&person, "project");
+    // A placeholder in the work tree.
+    git(
+        &person,
+        &work,
+        &["config", "core.hooksPath", "missing hooks"],
+    );
+    let name = "-c user.name=B -c user.email=b@example.com";
+    let script = format!(
+        "set -e; echo more > other; mkdir own; echo x > own/x; git {name} stash -q -u; \
+         test ! -e other; test ! -e own; git {name} stash pop -q >&2; git add -A; \
+         git diff --cached --name-only; git reset -q; git clean -q -fd; git status --short"
+    );
+    assert_eq!(person.sh(&[], &script).ok(), "other\nown/x\n");
+    let excluded = fs::read_to_string(work.join(".git/info/exclude")).unwrap();
+    assert!(
+        !excluded.contains("missing") && !excluded.contains("opencode"),
+        "{excluded}"
+    );
 }
 
 #[test]

@@ -275,7 +275,7 @@ fn the_appliances_state_is_not_visible_even_if_a_flag_opens_its_parent_directory
 /// if that user had created it before the first run.
 #[test]
 fn a_run_keeps_its_state_elsewhere_if_another_user_made_the_directory_for_it() {
-    for person in people().into_iter().filter(|_| is_root()) {
+    for mut person in people().into_iter().filter(|_| is_root()) {
         let (user, other_user) = match person.user {
             User::Unprivileged => (NOBODY, 0),
             User::Root => (0, NOBODY),
@@ -287,7 +287,7 @@ fn a_run_keeps_its_state_elsewhere_if_another_user_made_the_directory_for_it() {
         chown(&taken, Some(other_user), Some(other_user)).unwrap();
         // The directory exists from the first run on.
         person.sh(&[], "true").ok();
-        let run = |flags: &[&str], command: &[&str]| {
+        let run = |person: &Person, flags: &[&str], command: &[&str]| {
             let run = person.command(flags, command);
             let mount = "mount --bind \"$0\" \"$1\"; shift; exec \"$@\"";
             let mut unshare = Command::new("unshare");
@@ -304,14 +304,31 @@ fn a_run_keeps_its_state_elsewhere_if_another_user_made_the_directory_for_it() {
             Ran::of(&mut unshare).ok()
         };
         let kept = person.home().join(".local/state/unified-proxy/running");
-        run(&[], &["curl", "-fsS", "https://api.example.com/zen"]);
+        run(
+            &person,
+            &[],
+            &["curl", "-fsS", "https://api.example.com/zen"],
+        );
         let mode = fs::metadata(&kept).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         let kept = kept.to_str().unwrap();
-        assert_eq!(run(&["--read", kept], &["ls", "-A", kept]), "");
+        assert_eq!(run(&person, &["--read", kept], &["ls", "-A", kept]), "");
         for directory in [kept.as_ref(), taken.as_path()] {
             assert_eq!(names(directory), [""; 0], "{}", directory.display());
         }
+        // A path in which sockets would have names that are too long.
+        let long = person.base().join("long-".repeat(20));
+        let long = long.to_str().unwrap().to_owned();
+        person.env.push(("XDG_STATE_HOME".to_owned(), long.clone()));
+        fs::create_dir(&long).unwrap();
+        person.own(long.as_ref());
+        run(
+            &person,
+            &[],
+            &["curl", "-fsS", "https://api.example.com/zen"],
+        );
+        assert_eq!(names(&person.runtime()), ["unified-proxy"]);
+        assert_eq!(names(&person.runtime().join("unified-proxy")), [""; 0]);
     }
 }
 

@@ -71,22 +71,46 @@ fn ctrl_d_ends_the_input_of_the_command() {
     assert_eq!(terminal.end().code(), Some(0));
 }
 
-#[test]
-fn a_stopped_command_continues_in_the_foreground() {
-    let Some(person) = Person::new() else { return };
-    let script = "stty -echo; echo ready; read -r line; echo \"got $line\"; exit 4";
+/// The words with which a shell of this user runs a script in a sandbox.
+fn words(person: &Person, script: &str) -> String {
     let run = person.command(&[], &["sh", "-c", script]);
     let words = [run.get_program()].into_iter().chain(run.get_args());
     // The shell already runs as the unprivileged user, so `setpriv` is left out.
     let words = words.skip_while(|word| *word != person.binary());
     let words: Vec<String> = words.map(|word| format!("'{}'", word.display())).collect();
+    words.join(" ")
+}
+
+#[test]
+fn the_modes_that_a_pager_sets_are_kept_at_the_end_of_the_command() {
+    let Some(person) = Person::new() else { return };
+    let run = words(
+        &person,
+        "touch begun; until [ -e go ]; do sleep 0.05; done; echo text",
+    );
+    let pager = "until [ -e begun ]; do sleep 0.05; done; stty -icanon -echo </dev/tty; \
+                 echo paging; cat; stty -a </dev/tty | grep -c -e -icanon";
+    let mut shell = person.outside("sh");
+    shell.args(["-c", &format!("{run} | {{ {pager}; }}")]);
+    let mut terminal = PseudoTerminal::start(&shell);
+    terminal.wait_for("paging\n");
+    std::fs::write(person.work().join("go"), "").unwrap();
+    // `cat` ends after the launcher, which has standard output too.
+    terminal.wait_for("text\n1\n");
+    terminal.end();
+}
+
+#[test]
+fn a_stopped_command_continues_in_the_foreground() {
+    let Some(person) = Person::new() else { return };
+    let script = "stty -echo; echo ready; read -r line; echo \"got $line\"; exit 4";
     let mut shell = person.outside("bash");
     shell
         .args(["--norc", "--noprofile", "-i"])
         .env("PS1", "prompt> ");
     let mut terminal = PseudoTerminal::start(&shell);
     terminal.wait_for("prompt> ");
-    terminal.keys(&format!("{}\r", words.join(" ")));
+    terminal.keys(&format!("{}\r", words(&person, script)));
     terminal.wait_for("ready\n");
     eventually("the launcher sets raw mode", SOON, || terminal.is_raw());
     terminal.keys("\x1a");

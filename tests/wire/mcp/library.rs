@@ -1,4 +1,4 @@
-//! A server that speaks one era or both, with tools, a resource and a prompt.
+//! A server that speaks one era or both, with tools, a resource and prompts.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub const TOOLS: [&str; 6] = ["echo", "ask", "sample", "work", "never", "cancell
 /// Starts a server that speaks the era `only`, or both eras if `None`. The tool `echo` returns its
 /// own name and the arguments; `ask` and `sample` send the client a request and return the client's
 /// answer; `work` reports progress once a second for 4 s; `never` does not answer; `cancelled`
-/// returns whether the most recent call of `never` was cancelled.
+/// returns whether the most recent call of `never` was cancelled. The prompt `ask` is like the tool.
 pub fn library(only: Option<Era>) -> McpServer {
     McpServer::scripted(TOOLS.map(tool).to_vec(), move |seen| {
         let is_unknown = match only {
@@ -57,7 +57,10 @@ fn answer(seen: &Seen) -> Option<Answer> {
             let text = format!("what {} says", params["uri"].as_str().unwrap());
             json!({ "contents": [{ "uri": params["uri"], "text": text }] })
         }
-        "prompts/list" => json!({ "prompts": [{ "name": "greet" }] }),
+        "prompts/list" => json!({ "prompts": [{ "name": "greet" }, { "name": "ask" }] }),
+        "prompts/get" if params["name"] == "ask" => {
+            return Some(ask(seen, "elicitation/create", &form()));
+        }
         "prompts/get" => {
             let text = format!("Greet {}", params["arguments"]["who"]);
             let content = json!({ "type": "text", "text": text });

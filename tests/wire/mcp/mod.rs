@@ -1,6 +1,7 @@
 //! The MCP gateway over HTTP, with legacy servers, hostile servers and coding sidecars.
 
 mod bounds;
+mod charged;
 mod client;
 mod coding;
 mod eras;
@@ -17,3 +18,4 @@ mod reloads;
 mod server;
 mod telemetry;
 mod timeouts;
+mod url_secrets;

@@ -66,6 +66,7 @@ impl AppTokens {
             name: "github_app".into(),
             hosts: vec![(settings.installation.api.clone(), 443)],
             trust_private: false,
+            url_secrets: Default::default(),
         };
         Self {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),

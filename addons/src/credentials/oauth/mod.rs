@@ -12,7 +12,7 @@ use std::fmt;
 
 use http::{HeaderName, Uri};
 
-use crate::contract::{Authority, Host};
+use crate::contract::{Authority, Host, UrlSecrets};
 
 pub use file::{TokenFile, Tokens};
 pub use settings::OauthSettings;
@@ -89,11 +89,13 @@ impl Provider {
 }
 
 /// The `https://` URL of a token endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct TokenUrl {
     text: String,
     authority: Authority,
     path: String,
+    /// The parts of the URL that come from variables.
+    secrets: UrlSecrets,
 }
 
 impl TokenUrl {
@@ -113,12 +115,19 @@ impl TokenUrl {
             text: text.to_owned(),
             authority,
             path: uri.path().to_owned(),
+            secrets: UrlSecrets::default(),
         })
     }
 
     /// The host and port.
     pub fn host(&self) -> (Host, u16) {
         (self.authority.host.clone(), self.authority.port)
+    }
+}
+
+impl fmt::Debug for TokenUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.secrets.redact(&self.text))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::{Login, Provider, TokenUrl};
+use crate::contract::UrlSecrets;
 use crate::contract::settings::{Fields, Setting};
 use crate::credentials::{SecretReader, SecretSetting};
 
@@ -42,7 +43,11 @@ impl OauthSettings {
         };
         let (known_url, known_id) = provider.oauth_client().unzip();
         let known_url = known_url.and_then(|url| TokenUrl::parse(url).ok());
-        let url = |at: Setting<'_>| at.parse(TokenUrl::parse);
+        let url = |at: Setting<'_>| {
+            let url = at.parse(TokenUrl::parse)?;
+            let secrets = UrlSecrets::of(&url.text, &at.expanded());
+            Some(TokenUrl { secrets, ..url })
+        };
         let token_url = known_or_given(&fields, "token_url", known_url, url);
         let known_id = known_id.map(str::to_owned);
         let client_id = known_or_given(&fields, "client_id", known_id, text);

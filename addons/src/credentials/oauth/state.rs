@@ -42,6 +42,7 @@ pub struct LoginState {
 }
 
 /// The file as it was read or written last.
+#[derive(Clone)]
 pub struct FileTokens {
     pub version: FileVersion,
     pub tokens: Tokens,

@@ -4,17 +4,20 @@ mod names;
 mod prompts;
 mod rewrite;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::definition::is_blocked;
 use super::level;
-use super::settings::{McpSettings, OnChange, OverrideRule, ServerSettings};
-use crate::contract::{Container, Definition, Pin};
+use super::settings::{McpSettings, OverrideRule, ServerSettings};
+use crate::contract::{Container, Definition};
 
+pub use names::Problem;
 pub use prompts::{ExposedPrompt, ExposedPrompts};
 
 use names::{Problems, exposed_name, report_collision};
-use rewrite::rewrite;
+use rewrite::Change;
 
 /// The tools of a container by their exposed names, built for one security level from the servers'
 /// lists and the overrides.
@@ -22,7 +25,7 @@ use rewrite::rewrite;
 pub struct Exposed {
     tools: Vec<ExposedTool>,
     by_name: HashMap<Arc<str>, usize>,
-    problems: Vec<String>,
+    problems: Vec<Problem>,
 }
 
 /// One tool under its exposed name.
@@ -38,8 +41,8 @@ pub struct ExposedTool {
     /// tool is blocked because its definition changed, or reaches the open world, which the
     /// container's security level excludes.
     pub is_listed: bool,
-    /// The entry of `tools/list`, if it differs from the definition.
-    rewritten: Option<String>,
+    /// How the entry of `tools/list` differs from the definition.
+    change: Change,
 }
 
 /// A server with its tools.
@@ -102,10 +105,14 @@ impl Exposed {
         exposed
     }
 
+    /// The tools that are listed, in a stable order.
+    pub fn listed(&self) -> impl Iterator<Item = &ExposedTool> {
+        self.tools.iter().filter(|tool| tool.is_listed)
+    }
+
     /// The entries of `tools/list` in a stable order, each as JSON text.
-    pub fn tools(&self) -> impl Iterator<Item = &str> {
-        let listed = self.tools.iter().filter(|tool| tool.is_listed);
-        listed.map(ExposedTool::json)
+    pub fn tools(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        self.listed().map(ExposedTool::json)
     }
 
     /// All tools, including unlisted ones.
@@ -120,7 +127,7 @@ impl Exposed {
     }
 
     /// Problems with the tools that servers list, for the log.
-    pub fn problems(&self) -> &[String] {
+    pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
@@ -132,11 +139,13 @@ impl Exposed {
         left_out: &mut Problems,
     ) {
         let (definition, rule) = (candidate.definition, candidate.rule);
-        let rewritten = match rewrite(definition, &candidate.name, rule) {
-            Ok(rewritten) => rewritten,
+        let change = match Change::of(definition, &candidate.name, rule) {
+            Ok(change) => change,
             Err(error) => {
                 let (server, name) = candidate.origin();
-                left_out.report(|| format!("{server}: {name:?} is left out: {error}"));
+                left_out.report(server, || {
+                    format!("{server}: {name:?} is left out: {error}")
+                });
                 return;
             }
         };
@@ -148,23 +157,18 @@ impl Exposed {
             server: Arc::clone(candidate.server),
             definition: Arc::clone(definition),
             is_listed: !is_blocked(settings, definition)
-                && !level::denies(container, rule, definition),
-            rewritten,
+                && !level::denies(container, Some(&**candidate.server), rule, definition),
+            change,
         });
     }
 }
 
 impl ExposedTool {
-    /// The entry of `tools/list`, as JSON text.
-    pub fn json(&self) -> &str {
-        let rewritten = self.rewritten.as_deref();
-        rewritten.unwrap_or_else(|| self.definition.raw.get())
+    /// The entry of `tools/list`, as JSON text. It is written for each request: a copy of each
+    /// server's list for each container would take memory that is not charged.
+    pub fn json(&self) -> Cow<'_, str> {
+        self.change.apply(&self.definition, &self.name)
     }
-}
-
-/// Whether a tool is blocked until an operator accepts its definition.
-pub(super) fn is_blocked(settings: &McpSettings, definition: &Definition) -> bool {
-    definition.pin == Pin::Changed && settings.on_definition_change == OnChange::Deny
 }
 
 /// A tool with a valid exposed name. Another tool may have the same exposed name.
@@ -178,7 +182,7 @@ struct Candidate<'a> {
 
 impl Candidate<'_> {
     /// The server, and its own name for the tool.
-    fn origin(&self) -> (&str, &str) {
+    fn origin(&self) -> (&Arc<str>, &str) {
         (&self.server.name, &self.definition.name)
     }
 }

@@ -1,5 +1,6 @@
 //! Exposed names, and problems with the names that servers choose.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::super::settings::{MAX_EXPOSED_NAME, ServerSettings};
@@ -8,36 +9,65 @@ use crate::raw_json::sha256_hex;
 /// Number of hexadecimal digits at the end of a cut name. They are the first digits of the hash of
 /// the whole name.
 const HASH_DIGITS: usize = 8;
-/// Limit on the problems of one kind that are reported. Further problems are only counted, since a
-/// server can cause thousands.
+/// Limit on the problems of one kind with one server that are reported. Further problems are only
+/// counted, since a server can cause thousands.
 const MAX_PROBLEMS: usize = 100;
+/// The longest part of a name that a problem quotes, in bytes.
+const MAX_QUOTED: usize = 128;
 
-/// Problems of one kind: the texts of the first [`MAX_PROBLEMS`], and the number of the others.
-#[derive(Default)]
-pub(super) struct Problems {
-    reported: Vec<String>,
-    /// Number of problems that are not in `reported`.
-    more: usize,
+/// A problem with an entry of a server's list, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The server that caused it.
+    pub server: Arc<str>,
+    /// The problem in one sentence.
+    pub text: String,
 }
 
+/// Problems of one kind, by server: the texts of the first [`MAX_PROBLEMS`], and the number of the
+/// others.
+#[derive(Default)]
+pub(super) struct Problems(BTreeMap<Arc<str>, (Vec<String>, usize)>);
+
 impl Problems {
-    /// Adds a problem, or counts it if the list is full.
-    pub(super) fn report(&mut self, problem: impl FnOnce() -> String) {
-        if self.reported.len() < MAX_PROBLEMS {
-            self.reported.push(problem());
+    /// Adds a problem, or counts it if the list of the server is full.
+    pub(super) fn report(&mut self, server: &Arc<str>, problem: impl FnOnce() -> String) {
+        let (reported, more) = self.0.entry(Arc::clone(server)).or_default();
+        if reported.len() < MAX_PROBLEMS {
+            reported.push(problem());
         } else {
-            self.more += 1;
+            *more += 1;
         }
     }
 
-    /// The problems. If some were only counted, the last line names their kind and number.
-    pub(super) fn into_lines(mut self, kind: &str) -> Vec<String> {
-        if self.more > 0 {
-            let more = format!("{kind} that are not reported: {}", self.more);
-            self.reported.push(more);
-        }
-        self.reported
+    /// The problems. If some of a server were only counted, its last line names their kind and
+    /// number.
+    pub(super) fn into_lines(self, kind: &str) -> Vec<Problem> {
+        let all = self
+            .0
+            .into_iter()
+            .flat_map(|(server, (mut reported, more))| {
+                if more > 0 {
+                    reported.push(format!("{server}: {kind} that are not reported: {more}"));
+                }
+                let problem = move |text| Problem {
+                    server: Arc::clone(&server),
+                    text,
+                };
+                reported.into_iter().map(problem)
+            });
+        all.collect()
     }
+}
+
+/// Quotes a name, or its beginning if it is long. Characters other than visible ASCII are escaped.
+fn quoted(name: &str) -> String {
+    let end = name.floor_char_boundary(MAX_QUOTED);
+    let more = if end < name.len() { "…" } else { "" };
+    format!(
+        "\"{}\"{more}",
+        name.get(..end).unwrap_or_default().escape_default()
+    )
 }
 
 /// Returns the exposed name of a tool or prompt: the server's prefix followed by `name`, which is
@@ -56,10 +86,10 @@ pub(super) fn exposed_name(
         ..
     } = server;
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
-        problems.report(|| {
-            let name = name.escape_default();
+        problems.report(server, || {
+            let name = quoted(name);
             format!(
-                "{server}: \"{name}\" is left out: a name must be one or more visible ASCII characters"
+                "{server}: {name} is left out: a name must be one or more visible ASCII characters"
             )
         });
         return None;
@@ -73,9 +103,10 @@ pub(super) fn exposed_name(
     let kept = whole.get(..kept).unwrap_or_default();
     let hash = hash.get(..HASH_DIGITS).unwrap_or_default();
     let exposed = format!("{kept}_{hash}");
-    problems.report(|| {
+    problems.report(server, || {
+        let name = quoted(name);
         format!(
-            "{server}: {name:?} is exposed as {exposed}, since the name with its prefix has more than {MAX_EXPOSED_NAME} characters"
+            "{server}: {name} is exposed as {exposed}, since the name with its prefix has more than {MAX_EXPOSED_NAME} characters"
         )
     });
     Some(exposed.into())
@@ -86,13 +117,16 @@ pub(super) fn exposed_name(
 pub(super) fn report_collision(
     problems: &mut Problems,
     exposed: &str,
-    kept: (&str, &str),
-    left_out: (&str, &str),
+    kept: (&Arc<str>, &str),
+    left_out: (&Arc<str>, &str),
 ) {
-    problems.report(|| {
+    problems.report(left_out.0, || {
         format!(
-            "{exposed:?} is the exposed name of {:?} of {} and of {:?} of {}: the second is left out; a tool can be renamed under overrides in mcp.yaml",
-            kept.1, kept.0, left_out.1, left_out.0
+            "{exposed:?} is the exposed name of {} of {} and of {} of {}: the second is left out; a tool can be renamed under overrides in mcp.yaml",
+            quoted(kept.1),
+            kept.0,
+            quoted(left_out.1),
+            left_out.0
         )
     });
 }

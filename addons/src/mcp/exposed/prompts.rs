@@ -1,20 +1,22 @@
 //! Prompts under their exposed names, as a container sees them.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
 use super::super::settings::ServerSettings;
-use super::names::{Problems, exposed_name, report_collision};
-use crate::raw_json::{Members, Node};
+use super::names::{Problem, Problems, exposed_name, report_collision};
+use super::rewrite::with_name;
+use crate::raw_json::Members;
 
 /// The prompts of a container, by their exposed names.
 #[derive(Debug, Default)]
 pub struct ExposedPrompts {
     prompts: Vec<ExposedPrompt>,
     by_name: HashMap<Arc<str>, usize>,
-    problems: Vec<String>,
+    problems: Vec<Problem>,
 }
 
 /// One prompt under its exposed name.
@@ -26,17 +28,27 @@ pub struct ExposedPrompt {
     pub server: Arc<ServerSettings>,
     /// The server's own name for the prompt.
     pub original: Arc<str>,
-    /// The entry of `prompts/list`, as JSON text.
-    pub json: String,
+    /// The server's entry.
+    raw: Arc<RawValue>,
+    /// The place of the name in it.
+    place: Range<usize>,
+}
+
+impl ExposedPrompt {
+    /// The entry of `prompts/list`, as JSON text. It is written for each request, as that of a tool.
+    pub fn json(&self) -> String {
+        with_name(self.raw.get(), &self.place, &self.name)
+    }
 }
 
 impl ExposedPrompts {
     /// Builds the view of a container. Leaves out entries that cannot be read or have no valid
     /// name. If several prompts have the same exposed name, keeps the first.
     #[must_use]
-    pub fn of<'l, L>(listings: L) -> Self
+    pub fn of<'l, L, P>(listings: L) -> Self
     where
-        L: IntoIterator<Item = (&'l Arc<ServerSettings>, &'l [Box<RawValue>])>,
+        L: IntoIterator<Item = (&'l Arc<ServerSettings>, P)>,
+        P: IntoIterator<Item = &'l Arc<RawValue>>,
     {
         let mut exposed = Self::default();
         let mut problems = Problems::default();
@@ -49,9 +61,9 @@ impl ExposedPrompts {
         exposed
     }
 
-    /// The entries of `prompts/list` in a stable order, each as JSON text.
-    pub fn prompts(&self) -> impl Iterator<Item = &str> {
-        self.prompts.iter().map(|prompt| &*prompt.json)
+    /// The prompts in a stable order.
+    pub fn all(&self) -> &[ExposedPrompt] {
+        &self.prompts
     }
 
     /// The prompt with this exposed name.
@@ -60,11 +72,11 @@ impl ExposedPrompts {
     }
 
     /// Problems with the prompts that servers list, for the log.
-    pub fn problems(&self) -> &[String] {
+    pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    fn add(&mut self, server: &Arc<ServerSettings>, raw: &RawValue, problems: &mut Problems) {
+    fn add(&mut self, server: &Arc<ServerSettings>, raw: &Arc<RawValue>, problems: &mut Problems) {
         let Ok(members) = Members::read(raw) else {
             return;
         };
@@ -75,14 +87,15 @@ impl ExposedPrompts {
             return;
         };
         if let Some(owner) = self.by_name.get(&name).and_then(|at| self.prompts.get(*at)) {
-            let kept = (&*owner.server.name, &*owner.original);
-            let left_out = (&*server.name, &*original);
+            let kept = (&owner.server.name, &*owner.original);
+            let left_out = (&server.name, &*original);
             report_collision(problems, &name, kept, left_out);
             return;
         }
         self.by_name.insert(Arc::clone(&name), self.prompts.len());
         self.prompts.push(ExposedPrompt {
-            json: members.with("name", &Node::string(&name).to_json()),
+            place: members.place("name", raw).unwrap_or_default(),
+            raw: Arc::clone(raw),
             server: Arc::clone(server),
             name,
             original,

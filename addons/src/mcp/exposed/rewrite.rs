@@ -1,5 +1,7 @@
 //! Rewrites a definition for a container.
 
+use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::overrides::declares;
@@ -12,36 +14,81 @@ use crate::raw_json::{Members, Node, ObjectText, RawJsonError};
 /// longer definition is left out.
 const MAX_REWRITTEN: usize = 256 * 1024;
 
-/// Rewrites a definition with its exposed name and the operator's override. `None` if there is no
-/// override and the exposed name is the server's own name for the tool.
-pub(super) fn rewrite(
+/// How a container's entry of `tools/list` differs from a definition.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// Not at all: there is no override, and the exposed name is the server's own name.
+    Nothing,
+    /// In its name: the place of the name's value in the definition.
+    Name(Range<usize>),
+    /// By the operator's override.
+    Override(Arc<OverrideRule>),
+}
+
+impl Change {
+    /// The change of a definition that is exposed under `name`.
+    pub(super) fn of(
+        definition: &Definition,
+        name: &str,
+        rule: Option<&Arc<OverrideRule>>,
+    ) -> Result<Self, RewriteError> {
+        match rule {
+            Some(rule) => {
+                rewrite(definition, name, rule)?;
+                Ok(Self::Override(Arc::clone(rule)))
+            }
+            None if *name == *definition.name => Ok(Self::Nothing),
+            None => {
+                let members = Members::read(&definition.raw).map_err(RewriteError::Json)?;
+                let place = members.place("name", &definition.raw);
+                Ok(Self::Name(place.unwrap_or_default()))
+            }
+        }
+    }
+
+    /// The changed definition, as JSON text.
+    pub(super) fn apply<'d>(&self, definition: &'d Definition, name: &str) -> Cow<'d, str> {
+        let raw = definition.raw.get();
+        match self {
+            Self::Nothing => raw.into(),
+            Self::Name(place) => with_name(raw, place, name).into(),
+            // `Change::of` has rewritten it before.
+            Self::Override(rule) => rewrite(definition, name, rule).unwrap_or_default().into(),
+        }
+    }
+}
+
+/// A text with a name in place of another JSON value.
+pub(super) fn with_name(text: &str, place: &Range<usize>, name: &str) -> String {
+    let before = text.get(..place.start).unwrap_or_default();
+    let after = text.get(place.end..).unwrap_or_default();
+    [before, &Node::string(name).to_json(), after].concat()
+}
+
+/// Rewrites a definition with its exposed name and the operator's override.
+fn rewrite(
     definition: &Definition,
     name: &str,
-    rule: Option<&Arc<OverrideRule>>,
-) -> Result<Option<String>, RewriteError> {
-    if rule.is_none() && *name == *definition.name {
-        return Ok(None);
-    }
+    rule: &OverrideRule,
+) -> Result<String, RewriteError> {
     let members = Members::read(&definition.raw).map_err(RewriteError::Json)?;
     let mut changes: Vec<(&str, String)> = vec![("name", Node::string(name).to_json())];
-    if let Some(rule) = rule {
-        if definition.raw.get().len() > MAX_REWRITTEN {
-            return Err(RewriteError::TooLarge);
-        }
-        if let Some(description) = &rule.description {
-            changes.push(("description", Node::string(description).to_json()));
-        }
-        let schema = members.get("inputSchema");
-        if let Some(schema) = schema.filter(|_| !rule.leaves_arguments()) {
-            let schema = expose_schema(schema, rule).map_err(RewriteError::Json)?;
-            changes.push(("inputSchema", schema));
-        }
-        let annotations = members.get("annotations");
-        if let Some(annotations) = expose_annotations(annotations, definition, rule) {
-            changes.push(("annotations", annotations));
-        }
+    if definition.raw.get().len() > MAX_REWRITTEN {
+        return Err(RewriteError::TooLarge);
     }
-    Ok(Some(edited(&members, changes)))
+    if let Some(description) = &rule.description {
+        changes.push(("description", Node::string(description).to_json()));
+    }
+    let schema = members.get("inputSchema");
+    if let Some(schema) = schema.filter(|_| !rule.leaves_arguments()) {
+        let schema = expose_schema(schema, rule).map_err(RewriteError::Json)?;
+        changes.push(("inputSchema", schema));
+    }
+    let annotations = members.get("annotations");
+    if let Some(annotations) = expose_annotations(annotations, definition, rule) {
+        changes.push(("annotations", annotations));
+    }
+    Ok(edited(&members, changes))
 }
 
 /// The object after `changes`. A change replaces the member with the same key. If there is no such

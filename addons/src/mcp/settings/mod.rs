@@ -9,6 +9,7 @@ mod types;
 
 use std::sync::Arc;
 
+use crate::contract::Level;
 use crate::contract::settings::{Fields, Files, Setting, check_version};
 
 pub(super) use overrides::HINTS;
@@ -93,6 +94,11 @@ fn container_pattern(text: &str) -> Result<Arc<str>, &'static str> {
         return Ok(text.into());
     }
     Err("must be a container's id, in which * stands for any text")
+}
+
+/// Reads a classification.
+fn level(at: Setting<'_>) -> Option<Level> {
+    at.parse(|text| Level::parse(text).ok_or("must be Public, Confidential or Secret"))
 }
 
 /// Reads an exposed name, or the id of a bundle, which is a label of metrics.

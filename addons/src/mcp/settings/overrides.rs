@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::super::overrides::matches;
 use super::servers::Servers;
-use super::{Injected, OverrideRule, OverrideRules, containers, short_name};
+use super::{Injected, OverrideRule, OverrideRules, containers, level, short_name};
 use crate::contract::Level;
 use crate::contract::settings::{Fields, Setting};
 
@@ -38,17 +38,19 @@ pub(super) fn read(fields: &Fields<'_>, servers: &Servers) -> OverrideRules {
             );
             continue;
         };
-        if !servers.contains_key(server) {
+        let Some(settings) = servers.get(server) else {
             at.refuse_key(
                 key,
                 format!("there is no server {server:?} under mcpServers"),
             );
             continue;
-        }
+        };
+        let of_server = settings.as_ref().and_then(|server| server.classification);
+        let of_server = of_server.unwrap_or_default();
         let rules = if at.is_mapping() {
-            vec![rule(&at)]
+            vec![rule(&at, of_server)]
         } else {
-            at.list(|at| Some(rule(&at))).unwrap_or_default()
+            at.list(|at| Some(rule(&at, of_server))).unwrap_or_default()
         };
         let rules: Vec<_> = rules.into_iter().flatten().collect();
         for rule in &rules {
@@ -100,7 +102,8 @@ fn overlap(one: &str, other: &str) -> bool {
         && (end.ends_with(other_end) || other_end.ends_with(end))
 }
 
-fn rule(at: &Setting<'_>) -> Option<OverrideRule> {
+/// Reads an entry. `of_server` is the classification of a tool for which the entry sets none.
+fn rule(at: &Setting<'_>, of_server: Level) -> Option<OverrideRule> {
     let fields = at.fields()?;
     let annotations = annotations(&fields);
     Some(OverrideRule {
@@ -111,9 +114,7 @@ fn rule(at: &Setting<'_>) -> Option<OverrideRule> {
         defaults: defaults(&fields),
         open_world: annotations.get("openWorldHint").and_then(Value::as_bool),
         annotations,
-        classification: fields.or("classification", Level::Public, |at| {
-            at.parse(|text| Level::parse(text).ok_or("must be Public, Confidential or Secret"))
-        }),
+        classification: fields.or("classification", of_server, level),
     })
 }
 

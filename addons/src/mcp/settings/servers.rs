@@ -10,10 +10,10 @@ use http::{Uri, uri};
 
 use super::{
     Confine, E2bSettings, HiddenValue, HttpSettings, HttpTransport, Scope, ServerKind,
-    ServerSettings, StdioSettings, coding, containers, ignored,
+    ServerSettings, StdioSettings, coding, containers, ignored, level,
 };
 use crate::contract::settings::{Fields, Setting};
-use crate::contract::{Authority, Endpoint, Host, Scheme};
+use crate::contract::{Authority, Endpoint, Host, Level, Scheme, UrlSecrets};
 
 /// Names that are reserved for servers of the gateway itself.
 const RESERVED: [&str; 2] = ["policy", "loop"];
@@ -157,8 +157,41 @@ fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<Serv
         timeout,
         containers,
         scope,
+        classification: fields.optional("classification", level),
+        resources: levels(fields, "resources", is_uri_pattern, URI_PATTERN),
+        prompts: levels(fields, "prompts", |name| !name.is_empty(), "not empty"),
         place: at.place(),
     })
+}
+
+/// What a pattern of URIs must be.
+const URI_PATTERN: &str =
+    "a URI as clients write it, with other characters than visible ASCII percent-encoded";
+
+/// Whether a pattern can match a URI that clients may send. No client sends a space, for example.
+fn is_uri_pattern(pattern: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_graphic() && !b"\\{}".contains(&byte);
+    !pattern.is_empty() && pattern.bytes().all(fits)
+}
+
+/// Reads the classifications of resources or prompts, by pattern. `fits` tells whether a pattern
+/// can match; `must` says what it must be.
+fn levels(
+    fields: &Fields<'_>,
+    key: &'static str,
+    fits: fn(&str) -> bool,
+    must: &str,
+) -> Vec<(Arc<str>, Level)> {
+    let entries = fields.find(key).and_then(|at| at.entries());
+    let entries = entries.into_iter().flatten();
+    let read = entries.filter_map(|(key, at)| {
+        if !fits(&key.name) {
+            at.refuse(format!("the pattern {:?} must be {must}", key.name));
+            return None;
+        }
+        Some((key.name.as_str().into(), level(at)?))
+    });
+    read.collect()
 }
 
 /// Reads a duration, or a plain number, which MCP clients write in seconds or in milliseconds.
@@ -237,7 +270,18 @@ fn process(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
     let (env, work_dir) = (environment(fields), work_dir(fields));
     let hosts = fields.list("hosts", |at| at.parse(host_and_port));
     let read = fields.list("read", |at| at.parse(visible_path));
-    let write = fields.list("write", |at| at.parse(visible_path));
+    let write = fields.list("write", |at| {
+        let path = at.parse(visible_path)?;
+        if is_of_programs(&path) {
+            let message = format!(
+                "write: {} lets the server change files that programs of this machine execute or \
+                 obey: give the server a directory of its own",
+                path.display()
+            );
+            at.report().warn_at(at.place(), message);
+        }
+        Some(path)
+    });
     let confine = fields.or("confine", Confine::Namespaces, |at| {
         at.one_of(&[("namespaces", Confine::Namespaces), ("none", Confine::None)])
     });
@@ -249,6 +293,7 @@ fn process(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
     if is_e2b {
         return Some(ServerKind::E2b(E2bSettings { command, template }));
     }
+    warn_of_visible_values(fields);
     Some(ServerKind::Stdio(StdioSettings {
         command,
         env,
@@ -277,6 +322,20 @@ fn command_line(command: &Setting<'_>, fields: &Fields<'_>) -> Option<Vec<Hidden
     }
     line.extend(args);
     Some(line)
+}
+
+/// Warns of variables in the command line of a process.
+fn warn_of_visible_values(fields: &Fields<'_>) {
+    for at in ["command", "args"]
+        .into_iter()
+        .filter_map(|key| fields.find(key))
+    {
+        if at.expanded().into_iter().any(|value| !value.is_empty()) {
+            let message = "every user of this machine can read the values of variables in the \
+                           command line of a process: pass secrets in env";
+            at.report().warn_at(at.place(), message);
+        }
+    }
 }
 
 /// Reads `env`: a mapping, or the `NAME=value` list of polis.
@@ -339,6 +398,15 @@ fn visible_path(text: &str) -> Result<PathBuf, &'static str> {
     Ok(path.to_owned())
 }
 
+/// Whether a path is the home directory or in a hidden directory, where programs keep their settings,
+/// and caches of packages that they execute.
+fn is_of_programs(path: &Path) -> bool {
+    let mut parts = path
+        .components()
+        .map(|part| part.as_os_str().as_encoded_bytes());
+    path == Path::new("~") || parts.any(|part| part.starts_with(b"."))
+}
+
 fn host_and_port(text: &str) -> Result<(Host, u16), String> {
     let Authority { host, port } =
         Authority::parse(text, Some(443)).map_err(|error| error.to_string())?;
@@ -365,6 +433,7 @@ fn http(at: &Setting<'_>, fields: &Fields<'_>, transport: HttpTransport) -> Opti
     });
     Some(ServerKind::Http(HttpSettings {
         url: hidden(&url),
+        url_secrets: UrlSecrets::of(&url, &at.expanded()),
         endpoint,
         headers: headers.collect(),
         transport,

@@ -61,6 +61,46 @@ fn http(server: &ServerSettings) -> &HttpSettings {
 }
 
 #[test]
+fn classifications_of_servers_resources_and_prompts_are_read() {
+    let settings = read(
+        r#"
+mcpServers:
+  kb:
+    url: https://kb.example.com/mcp
+    classification: Confidential
+    resources: { "kb://hr/*": Secret, "kb://open/*": Public }
+    prompts: { review: Secret }
+  plain: { url: https://kb.example.com/mcp }
+overrides:
+  "kb:search": { rename: search }
+  "kb:open": { classification: Public }
+"#,
+    );
+    let kb = &settings.servers["kb"];
+    assert_eq!(kb.classification, Some(Level::Confidential));
+    let secret = |pattern: &str| (pattern.into(), Level::Secret);
+    let open = ("kb://open/*".into(), Level::Public);
+    assert_eq!(kb.resources, [secret("kb://hr/*"), open]);
+    assert_eq!(kb.prompts, [secret("review")]);
+    let plain = &settings.servers["plain"];
+    assert_eq!((plain.classification, plain.resources.len()), (None, 0));
+    let rule = |tool: &str| settings.overrides[&("kb".into(), tool.into())][0].classification;
+    assert_eq!(rule("search"), Level::Confidential);
+    assert_eq!(rule("open"), Level::Public);
+    let errors = read_with(
+        "mcpServers:\n  kb:\n    url: https://kb.example.com/mcp\n    classification: secret\n    \
+         resources: { \"a*\": high, \"kb://hr files/*\": Secret, \"kb://r\u{e9}sum\u{e9}\": Secret, \"\": Secret }\n    prompts: [a]",
+        &[],
+    );
+    let errors = errors.unwrap_err();
+    let places = ["4:21", "5:24", "5:51", "5:75", "5:87", "6:14"];
+    assert_eq!(errors.len(), places.len(), "{errors:?}");
+    for (error, place) in errors.iter().zip(places) {
+        assert!(error.contains(place), "{error}");
+    }
+}
+
+#[test]
 fn a_file_without_servers_mounts_none() {
     assert_eq!(read("version: 1"), McpSettings::default());
 }
@@ -71,7 +111,7 @@ fn the_native_form_is_read() {
 version: 1
 mcpServers:
   weather: { command: uvx, args: [mcp-server-weather], env: { API_KEY: "${WEATHER_KEY}", PORT: 80 }, work_dir: null, timeout: 90s,
-             containers: ["agent-*"], hosts: [api.weather.example, "db.example.com:5432"], read: [/usr/share/zoneinfo], write: [~/.cache/uv] }
+             containers: ["agent-*"], hosts: [api.weather.example, "db.example.com:5432"], read: [/usr/share/zoneinfo], write: [/var/cache/weather] }
   kb: { url: "https://KB.example.com:8443/mcp", type: http, headers: { Authorization: "Bearer ${WEATHER_KEY}" }, scope: shared }
 overrides:
   "weather:fetch_forecast":
@@ -112,7 +152,10 @@ allowed_hosts: ["Gateway.example.com", "unified-proxy:8090"]
         .map(|(host, port)| format!("{host}:{port}"))
         .collect();
     assert_eq!(hosts, ["api.weather.example:443", "db.example.com:5432"]);
-    assert_eq!(child.write, [std::path::PathBuf::from("~/.cache/uv")]);
+    assert_eq!(
+        child.write,
+        [std::path::PathBuf::from("/var/cache/weather")]
+    );
     assert_eq!(
         (&child.work_dir, child.confine, child.unix_sockets),
         (&None, Confine::Namespaces, false)
@@ -381,6 +424,38 @@ fn settings_that_weaken_security_or_have_no_effect_are_warned_about() {
             "mcp.yaml:2: confine: none gives the server all rights of the proxy's process",
             "mcp.yaml:3: on_unavailable: allow lets a message pass while its policies cannot be loaded",
         ]
+    );
+}
+
+#[test]
+fn variables_in_a_command_line_and_writable_directories_of_programs_are_warned_about() {
+    let warnings = |server: &str| {
+        let text = format!("version: 1\nmcpServers:\n  a: {server}\n");
+        let (_, _, warnings) = read_with(&text, &[("S", "hunter2"), ("EMPTY", "")]).unwrap();
+        assert!(!warnings.iter().any(|warning| warning.contains("hunter2")));
+        warnings.len()
+    };
+    each_row(
+        [
+            ("{ command: x, args: [\"--key=${S}\"] }", 1),
+            ("{ command: [x, \"${S}\"] }", 1),
+            (
+                "{ command: x, args: [\"${EMPTY}\"], env: { K: \"${S}\" } }",
+                0,
+            ),
+            ("{ command: [x, \"${S}\"], runtime: { type: e2b } }", 0),
+            (
+                "{ command: x, write: [~/.cache/uv, /var/cache/x, ~/data] }",
+                1,
+            ),
+            ("{ command: x, write: [\"~\"] }", 1),
+            (
+                "{ command: x, write: [/srv/project/.git, ~/.local/bin] }",
+                2,
+            ),
+            ("{ command: x, read: [~/.cache/uv] }", 0),
+        ],
+        |(server, expected)| assert_eq!(warnings(server), expected, "{server}"),
     );
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::contract::settings::Place;
-use crate::contract::{Endpoint, Host, Level};
+use crate::contract::{Endpoint, Host, Level, UrlSecrets};
 
 /// The servers, and the rules for their tools.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,7 +32,7 @@ pub struct McpSettings {
 pub type OverrideRules = BTreeMap<(Arc<str>, Arc<str>), Vec<Arc<OverrideRule>>>;
 
 /// The settings of one MCP server. The server's sessions survive a reload that changes at most
-/// `prefix` and `place`.
+/// `prefix`, `place` and the classifications.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSettings {
     /// The server's name: `[a-z0-9-]+`.
@@ -47,6 +47,13 @@ pub struct ServerSettings {
     pub containers: Vec<Arc<str>>,
     /// Whether containers share the server's sessions.
     pub scope: Scope,
+    /// The classification of its tools, resources and prompts for which the file sets no other.
+    /// `None`: tools are `Public`, and resources and prompts have the highest one of its tools.
+    pub classification: Option<Level>,
+    /// The classifications of resources, by patterns of URIs in which `*` matches any text.
+    pub resources: Vec<(Arc<str>, Level)>,
+    /// The classifications of prompts, by patterns of the server's own names for them.
+    pub prompts: Vec<(Arc<str>, Level)>,
     /// Its place in the file.
     pub place: Place,
 }
@@ -102,6 +109,8 @@ pub enum Confine {
 pub struct HttpSettings {
     /// The URL, with its variables expanded.
     pub url: HiddenValue,
+    /// The parts of the URL that come from variables.
+    pub url_secrets: UrlSecrets,
     /// Scheme, host and port of the URL.
     pub endpoint: Endpoint,
     /// Header fields of every request.

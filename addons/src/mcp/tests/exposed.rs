@@ -72,8 +72,7 @@ fn without_a_prefix_a_definition_passes_byte_for_byte_and_with_one_only_its_name
         &McpSettings::default(),
         &[(server("kb"), [tool(text)].into())],
     );
-    let expected =
-        r#"{"inputSchema":{"z":1.0,"maximum":1e400,"a":[]},"name":"kb_n","x-new":{"b":1,"a":2}}"#;
+    let expected = text.replace("\"n\"", "\"kb_n\"");
     assert_eq!(prefixed.tools().collect::<Vec<_>>(), [expected]);
 }
 
@@ -87,8 +86,8 @@ fn a_long_name_is_cut_and_stays_unique() {
     assert!(first.name.len() == MAX_EXPOSED_NAME && first.name != second.name);
     assert!(first.name.starts_with("kb_xxx"));
     assert_eq!(&*exposed.find(&first.name).unwrap().definition.name, &*one);
-    let cut = |problem: &String| problem.contains(" is exposed as ");
-    assert_eq!(exposed.problems().iter().filter(|one| cut(one)).count(), 2);
+    let cut = |problem: &&Problem| problem.text.contains(" is exposed as ");
+    assert_eq!(exposed.problems().iter().filter(cut).count(), 2);
     let exact = "x".repeat(MAX_EXPOSED_NAME - 3);
     let whole = view(&McpSettings::default(), &[named("kb", &[&exact])]);
     assert!(whole.problems().is_empty() && whole.find(&format!("kb_{exact}")).is_some());
@@ -103,7 +102,7 @@ fn a_name_of_several_tools_belongs_to_the_renamed_tool_or_else_the_first() {
     let exposed = view(&overriding("kb", "old", renamed("kb_y")), &listings);
     let expected = [("kb_x", "a", "kb_x"), ("kb_y", "kb", "old")];
     assert_eq!(names(&exposed), expected);
-    let told: Vec<_> = exposed.problems().iter().collect();
+    let told: Vec<_> = exposed.problems().iter().map(|one| &one.text).collect();
     assert_eq!(told.len(), 3, "{told:?}");
     each_row(
         [
@@ -126,7 +125,7 @@ fn a_collision_is_reported_even_if_a_server_has_a_thousand_bad_names() {
     let bad: Vec<_> = bad.iter().map(String::as_str).collect();
     let listings = [named("bad", &bad), named("kb", &["old", "x"])];
     let exposed = view(&overriding("kb", "old", renamed("kb_x")), &listings);
-    let told = &exposed.problems()[0];
+    let told = &exposed.problems()[0].text;
     assert!(
         told.starts_with(r#""kb_x" is the exposed name of "old" of kb and of "x" of kb"#),
         "{told}"
@@ -141,20 +140,42 @@ fn a_tool_left_out_is_reported_even_if_a_server_has_a_thousand_bad_names() {
     let listings = [named("bad", &bad), (server("kb"), [tool(text)].into())];
     let exposed = view(&overriding("kb", "x", renamed("y")), &listings);
     let told = exposed.problems();
-    assert!(told[0].starts_with(r#"kb: "x" is left out"#), "{}", told[0]);
+    let first = &told[0].text;
+    assert!(first.starts_with(r#"kb: "x" is left out"#), "{first}");
     assert_eq!(told.len(), 1 + 100 + 1);
-    let last = told.last().unwrap();
-    assert_eq!(last, "problems with names that are not reported: 900");
+    let last = &told.last().unwrap().text;
+    assert_eq!(last, "bad: problems with names that are not reported: 900");
 }
 
 #[test]
 fn the_number_of_prompts_whose_problems_are_not_reported_is_told() {
     let bad = (0..101).map(|number| raw(json!({ "name": format!("\u{e9}{number}") }).to_string()));
-    let bad: Vec<_> = bad.collect();
-    let exposed = ExposedPrompts::of([(&server("kb"), &bad[..])]);
+    let bad: Vec<Arc<_>> = bad.map(Arc::from).collect();
+    let exposed = ExposedPrompts::of([(&server("kb"), &bad)]);
     let told = exposed.problems();
     assert_eq!(told.len(), 101);
-    assert_eq!(told[100], "problems with prompts that are not reported: 1");
+    let last = &told[100].text;
+    assert_eq!(last, "kb: problems with prompts that are not reported: 1");
+}
+
+#[test]
+fn the_problems_of_one_server_leave_room_for_those_of_others_and_quote_no_long_name() {
+    let bad = (0..200).map(|number| format!("{number}\u{e9}{}", "x".repeat(10_000)));
+    let bad = bad.map(|name| raw(json!({ "name": name }).to_string()));
+    let bad: Vec<Arc<_>> = bad.map(Arc::from).collect();
+    let other = [raw(json!({ "name": "a\n\u{1b}[2J" }).to_string())].map(Arc::from);
+    let (flooding, kb) = (server("flooding"), server("kb"));
+    let exposed = ExposedPrompts::of([(&flooding, &bad[..]), (&kb, &other[..])]);
+    let told = exposed.problems();
+    let of = |server: &str| {
+        told.iter()
+            .filter(|one| *one.server == *server)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of("flooding").len(), 101);
+    let expected = r#"kb: "a\n\u{1b}[2J" is left out"#;
+    assert!(of("kb")[0].text.starts_with(expected), "{:?}", of("kb"));
+    assert!(told.iter().all(|one| one.text.len() < 500));
 }
 
 #[test]
@@ -164,7 +185,7 @@ fn a_name_with_other_than_visible_ascii_is_left_out_unless_the_operator_renames_
         |name| {
             let exposed = view(&McpSettings::default(), &[named("kb", &[name, "ok"])]);
             assert_eq!(names(&exposed), [("kb_ok", "kb", "ok")], "{name:?}");
-            let told = &exposed.problems()[0];
+            let told = &exposed.problems()[0].text;
             assert!(told.is_ascii() && told.contains("visible ASCII"), "{told}");
         },
     );
@@ -201,7 +222,7 @@ fn an_override_changes_the_listed_definition() {
     });
     let listing = (server("weather"), [tool(text.to_string())].into());
     let exposed = view(&overriding("weather", "fetch", rule), &[listing]);
-    let listed: Value = serde_json::from_str(exposed.tools().next().unwrap()).unwrap();
+    let listed: Value = serde_json::from_str(&exposed.tools().next().unwrap()).unwrap();
     let expected = json!({
         "name": "get_weather", "title": "Fetch", "description": "Get the \"weather\"",
         "inputSchema": { "type": "object", "required": ["city"], "properties": {
@@ -357,7 +378,7 @@ fn a_tool_with_an_override_and_a_definition_above_256_kib_is_left_out() {
     let listing = || [(server("kb"), [tool(text.clone())].into())];
     let exposed = view(&overriding("kb", "x", renamed("y")), &listing());
     assert!(exposed.find("y").is_none());
-    assert!(exposed.problems()[0].contains("262144 bytes"));
+    assert!(exposed.problems()[0].text.contains("262144 bytes"));
     assert!(
         view(&McpSettings::default(), &listing())
             .find("kb_x")
@@ -370,15 +391,17 @@ fn prompts_are_listed_under_prefixed_names() {
     let one = [
         raw(r#"{"name":"sum","arguments":[{"name":"a"}],"n":1.0}"#),
         raw("{}"),
-    ];
+    ]
+    .map(Arc::from);
     let other = [
         raw(r#"{"name":"sum"}"#),
         raw(r#"{"name":"sum"}"#),
         raw(r#"{"name":"с"}"#),
-    ];
+    ]
+    .map(Arc::from);
     let (kb, web) = (server("kb"), server("web"));
     let exposed = ExposedPrompts::of([(&kb, &one[..]), (&web, &other[..])]);
-    let listed: Vec<_> = exposed.prompts().collect();
+    let listed: Vec<_> = exposed.all().iter().map(ExposedPrompt::json).collect();
     let first = r#"{"name":"kb_sum","arguments":[{"name":"a"}],"n":1.0}"#;
     assert_eq!(listed, [first, r#"{"name":"web_sum"}"#]);
     let found = exposed.find("web_sum").unwrap();

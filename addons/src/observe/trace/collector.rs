@@ -5,20 +5,29 @@ use std::fmt;
 use http::Uri;
 
 use crate::contract::settings::Files;
-use crate::contract::{Authority, Host};
+use crate::contract::{Authority, Host, UrlSecrets};
 
 /// The base URL of an OTLP collector over HTTP, in the form of `OTEL_EXPORTER_OTLP_ENDPOINT`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Collector {
     base: String,
     authority: Authority,
+    /// The parts of the URL that come from variables.
+    pub(super) secrets: UrlSecrets,
 }
 
 impl Collector {
     /// Reads `tracing` of `proxy.yaml`; `None` without an endpoint.
     pub fn read(files: &Files<'_>) -> Option<Self> {
         let tracing = files.proxy.fields().section("tracing");
-        tracing.optional("otlp_endpoint", |at| at.parse(Self::parse))
+        tracing.optional("otlp_endpoint", |at| {
+            let collector = at.parse(Self::parse)?;
+            let secrets = UrlSecrets::of(&collector.base, &at.expanded());
+            Some(Self {
+                secrets,
+                ..collector
+            })
+        })
     }
 
     /// Parses an `http://` or `https://` URL without a query.
@@ -39,6 +48,7 @@ impl Collector {
         Ok(Self {
             base: text.trim_end_matches('/').to_owned(),
             authority,
+            secrets: UrlSecrets::default(),
         })
     }
 
@@ -55,6 +65,12 @@ impl Collector {
 
 impl fmt::Display for Collector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.base)
+        f.write_str(&self.secrets.redact(&self.base))
+    }
+}
+
+impl fmt::Debug for Collector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }

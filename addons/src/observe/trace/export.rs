@@ -99,6 +99,7 @@ async fn export(
         name: "traces".into(),
         hosts: vec![collector.authority()],
         trust_private: true,
+        url_secrets: collector.secrets.clone(),
     });
     let mut reachable = true;
     while let Some(first) = waiting.recv().await {

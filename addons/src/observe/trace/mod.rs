@@ -330,6 +330,7 @@ mod tests {
                 name: "traces".into(),
                 hosts: Vec::new(),
                 trust_private: true,
+                url_secrets: Default::default(),
             })));
         });
         assert!(span.is_none());

@@ -485,4 +485,18 @@ async fn messages_of_a_shared_session_reach_only_subscribed_clients() {
         received(&mut events).await,
         ["notifications/resources/updated"]
     );
+    // Subscribed again after an unsubscription, which a shared session only forgets.
+    for method in ["resources/unsubscribe", "resources/subscribe"] {
+        fixture
+            .done(&client, method, json!({"uri": "a://1"}))
+            .await;
+        received(&mut events).await;
+    }
+    server
+        .notify("notifications/resources/updated", json!({"uri": "a://1"}))
+        .await;
+    assert_eq!(
+        received(&mut events).await,
+        ["notifications/resources/updated"]
+    );
 }

@@ -41,6 +41,8 @@ pub struct Server {
     pub opened: AtomicUsize,
     /// Number of attempts to open a session.
     pub attempts: AtomicUsize,
+    /// The revision and the capabilities that each session declared about its clients.
+    pub declared: Mutex<Vec<(Version, String)>>,
     pub cancelled: Arc<AtomicUsize>,
     /// Whether opening a session fails.
     pub is_down: Mutex<bool>,
@@ -68,6 +70,7 @@ impl Server {
             unsolicited: Mutex::default(),
             opened: AtomicUsize::new(0),
             attempts: AtomicUsize::new(0),
+            declared: Mutex::default(),
             cancelled: Arc::default(),
             is_down: Mutex::new(false),
             hangs: Mutex::new(false),
@@ -216,6 +219,8 @@ impl Transport for Opens {
         Box::pin(async move {
             let server = Arc::clone(&self.0);
             server.attempts.fetch_add(1, Ordering::SeqCst);
+            let declared = (opening.version, opening.capabilities.get().to_owned());
+            server.declared.lock().push(declared);
             while *server.hangs.lock() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

@@ -1,6 +1,6 @@
 //! A core with scripted servers, and a chain that records the messages that it judges.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use addons::contract::settings::Place;
@@ -11,7 +11,8 @@ use addons::contract::{
     Unavailable, names,
 };
 use addons::mcp::{
-    Confine, HiddenValue, McpMetrics, McpSettings, Scope, ServerKind, ServerSettings, StdioSettings,
+    Confine, HiddenValue, McpMetrics, McpSettings, OverrideRule, Scope, ServerKind, ServerSettings,
+    StdioSettings,
 };
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -58,6 +59,12 @@ pub struct Judge {
     /// For each judged message, the method and the length of [`Frame::tools`]; `None` if the core
     /// attached no tools. The method of a response is written as `answer to METHOD`.
     pub tools: Mutex<Vec<(String, Option<usize>)>>,
+    /// [`Fixture::memory`].
+    pub memory: OnceLock<Arc<Account>>,
+    /// The reserved memory while each answer of a client was judged, in bytes.
+    pub reserved: Mutex<Vec<usize>>,
+    /// The method of the requests that are redacted, and the params that replace theirs.
+    pub redacted: Mutex<Option<(&'static str, Value)>>,
 }
 
 impl Addon for Judge {
@@ -76,6 +83,11 @@ impl Addon for Judge {
             .denied_once
             .lock()
             .take_if(|method| *method == &*frame.method);
+        if let Some((method, params)) = &*self.redacted.lock()
+            && *method == &*frame.method
+        {
+            frame.body = FrameBody::Params(to_raw_value(params).ok());
+        }
         if once.is_some() || self.denied.lock().contains(&&*frame.method) {
             let denial = Denial::new(Code::PolicyDeniedContinue, "No");
             return Err(denial.with("reason", "No")).into();
@@ -93,6 +105,9 @@ impl Addon for Judge {
         };
         let judged = (frame.direction, frame.method.to_string(), outcome);
         self.responses.lock().push(judged);
+        if let (Direction::ToClient, Some(memory)) = (frame.direction, self.memory.get()) {
+            self.reserved.lock().push(memory.reserved());
+        }
         let tools = frame.tools.as_ref().map(|tools| tools.len());
         let answered = format!("answer to {}", frame.method);
         self.tools.lock().push((answered, tools));
@@ -161,6 +176,9 @@ pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {
         timeout: Duration::from_secs(20),
         containers: vec!["*".into()],
         scope: Scope::Container,
+        classification: None,
+        resources: Vec::new(),
+        prompts: Vec::new(),
         place: Place { line: 1, column: 1 },
     })
 }
@@ -196,6 +214,7 @@ impl Fixture {
             .map(|(name, server)| ((*name).into(), Arc::clone(server)));
         let of_lists = Arc::clone(&chain);
         let memory = Account::of(MEMORY);
+        let _ = judge.memory.set(Arc::clone(&memory));
         let account = Arc::clone(&memory);
         let ports = MountPorts {
             chain: Arc::new(move || Some(Arc::clone(&of_lists))),
@@ -221,6 +240,18 @@ impl Fixture {
             settings,
             memory,
         }
+    }
+
+    /// Says that the tool `echo` of the server `only` does not reach the open world.
+    pub fn close_echo(&self) {
+        let mut settings = McpSettings::clone(&self.settings.load());
+        let rule = OverrideRule {
+            open_world: Some(false),
+            ..OverrideRule::default()
+        };
+        let key = ("only".into(), "echo".into());
+        settings.overrides.insert(key, vec![Arc::new(rule)]);
+        self.settings.store(Arc::new(settings));
     }
 
     pub fn client(&self, version: Version) -> Arc<Caller> {

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::double::{Server, raw};
 use super::fixture::Fixture;
-use crate::mcp::{Caller, Event, Filter, Interest, Version};
+use crate::mcp::{Caller, ClientRequest, Event, Events, Filter, Interest, Version};
 
 const LEGACY: Version = Version::V2025_11_25;
 
@@ -41,6 +41,8 @@ async fn from_confidential_on_each_text_of_a_client_is_judged_with_the_servers_t
         *server.resources.lock() = json!([{"uri": "a://1", "name": "a"}]);
         *server.prompts.lock() = json!([{"name": "greet"}]);
         let fixture = Fixture::sole(&server);
+        // Otherwise, no session says at `Confidential` that the client has roots.
+        fixture.close_echo();
         fixture.container.raise_level(level);
         let client = fixture.client(LEGACY);
         let (_attachment, mut events) = fixture.attach(&client, Interest::Everything);
@@ -71,6 +73,29 @@ async fn from_confidential_on_each_text_of_a_client_is_judged_with_the_servers_t
             assert_eq!(*tools, expected, "{level:?} {method}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_retry_continues_with_the_answers_that_a_policy_left() {
+    let server = Server::new(LEGACY);
+    *server.prompts.lock() = json!([{"name": "greet"}]);
+    let fixture = Fixture::sole(&server);
+    let redacted = json!({"name": "greet", "inputResponses": {"request-1": {"action": "decline"}}});
+    *fixture.judge.redacted.lock() = Some(("prompts/get", redacted.clone()));
+    let sent = json!({
+        "name": "greet", "requestState": "unified-proxy:1",
+        "inputResponses": {"request-1": {"action": "accept", "content": {"key": "secret"}}},
+    });
+    let request = ClientRequest {
+        caller: fixture.client(Version::V2026_07_28),
+        method: "prompts/get".into(),
+        params: to_raw_value(&sent).ok(),
+        trace: None,
+        events: Events::uncharged(1).0,
+    };
+    let judged = fixture.core.judge_retry(&request).await.unwrap().unwrap();
+    let judged: Value = serde_json::from_str(judged.get()).unwrap();
+    assert_eq!(judged, redacted);
 }
 
 #[tokio::test]

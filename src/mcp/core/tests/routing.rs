@@ -439,7 +439,7 @@ async fn the_gateways_capabilities_are_the_union_of_the_servers_without_tasks() 
     assert_eq!(capabilities, expected);
     assert_eq!(
         described.instructions.unwrap(),
-        "one:\nBe kind.\n\ntwo:\nBe kind."
+        "one:\n  Be kind.\n\ntwo:\n  Be kind."
     );
     *one.capabilities.lock() =
         json!({"extensions": {"io.modelcontextprotocol/tasks": {}, "x.example/y": {"z": 1}}});

@@ -62,7 +62,7 @@ impl ClientStream {
 
     /// As [`ClientStream::call`], for a call that has ended: writes only the response.
     pub async fn response(self, id: Id, outcome: Outcome, guard: CallGuard) {
-        self.write(&guard, self.respond(&id, &outcome)).await;
+        self.write(&guard, self.respond(&id, outcome)).await;
     }
 
     async fn write(&self, guard: &CallGuard, writing: impl Future<Output = ()>) {
@@ -112,7 +112,7 @@ impl ClientStream {
         loop {
             match call.next().await {
                 Step::Event(event) => self.deliver(event).await,
-                Step::Done(outcome) => return self.respond(id, &outcome).await,
+                Step::Done(outcome) => return self.respond(id, outcome).await,
             }
         }
     }
@@ -184,8 +184,10 @@ impl ClientStream {
 
     /// Writes the response. Writes an error instead if memory is exhausted, or if the client is
     /// disconnected and the response is too long to be kept.
-    pub async fn respond(&self, id: &Id, outcome: &Outcome) {
-        let text = write_response(Some(id), outcome);
+    pub async fn respond(&self, id: &Id, outcome: Outcome) {
+        let text = write_response(Some(id), &outcome);
+        // Only the text is charged while it waits for the client.
+        drop(outcome);
         let pushed = if text.len() > MAX_BYTES && !self.stream.has_reader() {
             self.metrics.hit("replay");
             let message = "the result was too long to be kept while the client was away";

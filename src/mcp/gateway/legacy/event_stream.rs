@@ -33,7 +33,7 @@ pub type KeptBytes = Arc<AtomicUsize>;
 
 /// A stream with at most one reader: a second one replaces the first. Over [`MAX_EVENTS`],
 /// [`MAX_BYTES`] or [`MAX_LEASE_BYTES`], the stream drops its oldest events, except those that a
-/// connected client has not read yet.
+/// connected client has not read yet. A writer then waits until the client has read them.
 pub struct EventStream {
     /// Number of the stream within the session.
     pub number: u64,
@@ -174,16 +174,20 @@ impl EventStream {
     }
 
     /// Whether a message can be written now: no client is connected, or the unread events leave
-    /// room. If all events have been read, a message of any length fits.
+    /// room, in this stream and in the lease. If all events have been read, a message of any length
+    /// fits. So the messages that wait for clients that do not read are bounded for a lease, also
+    /// the short ones, which are not charged.
     fn has_room(&self, length: usize) -> bool {
         let state = self.state.lock();
         let unread = state.events.iter().filter(|(at, _)| *at >= state.cursor);
         let (count, bytes) = unread.fold((0, 0_usize), |(count, bytes), (_, event)| {
             (count + 1, bytes.saturating_add(event.len()))
         });
+        let kept = self.kept.load(Ordering::Relaxed);
+        let fits = |bytes: usize, most| bytes.saturating_add(length) <= most;
         !state.has_reader
             || count == 0
-            || (count < MAX_EVENTS && bytes.saturating_add(length) <= MAX_BYTES)
+            || (count < MAX_EVENTS && fits(bytes, MAX_BYTES) && fits(kept, MAX_LEASE_BYTES))
     }
 
     fn write(&self, event: impl FnOnce(Option<&str>) -> Bytes) {

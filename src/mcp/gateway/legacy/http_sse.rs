@@ -66,7 +66,7 @@ pub async fn message(visit: &Visit<'_>, message: Message) -> Result<HttpResponse
         }
         (Message::Request { id, method, params }, Some(_)) if &*method == "ping" => {
             let outcome = ping(visit, params).await;
-            respond(visit, session, &id, &outcome).await;
+            respond(visit, session, &id, outcome).await;
         }
         (Message::Request { id, method, .. }, Some(_)) if &*method == "initialize" => {
             let sentence = "the session has begun already";
@@ -90,7 +90,7 @@ pub async fn message(visit: &Visit<'_>, message: Message) -> Result<HttpResponse
         // error.
         (Message::Request { id, method, .. }, None) if &*method == "server/discover" => {
             let outcome = Err(method_not_found(&method));
-            respond(visit, session, &id, &outcome).await;
+            respond(visit, session, &id, outcome).await;
         }
         (_, None) => {
             let sentence = "a session begins with initialize";
@@ -118,10 +118,10 @@ async fn initialize(
         outcome
     };
     let outcome = handshake.await;
-    respond(visit, session, &id, &outcome).await;
+    respond(visit, session, &id, outcome).await;
 }
 
-async fn respond(visit: &Visit<'_>, session: Arc<LegacySession>, id: &Id, outcome: &Outcome) {
+async fn respond(visit: &Visit<'_>, session: Arc<LegacySession>, id: &Id, outcome: Outcome) {
     let (stream, _) = session.standalone(false, false);
     let ended = session.ended.clone();
     let client = ClientStream::new(visit, session, stream);

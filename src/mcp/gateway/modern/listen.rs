@@ -13,14 +13,16 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::super::super::caller::Caller;
-use super::super::super::core::{Filter, Interest, MAX_SUBSCRIPTIONS};
+use super::super::super::core::{
+    Core, Filter, Interest, MAX_SUBSCRIPTIONS, MAX_URI, MAX_URI_BYTES,
+};
 use super::super::super::error::{INVALID_PARAMS, protocol_error};
 use super::super::super::event::Event;
 use super::super::super::message::Id;
 use super::super::answer::HttpResponse;
 use super::super::legacy::count_stream;
-use super::super::limits::MAX_URI;
 use super::super::memory::Memory;
+use super::super::refusal::over_limit;
 use super::super::sse;
 use super::super::visit::Visit;
 use super::params::{ModernParams, object};
@@ -41,7 +43,7 @@ struct RequestedFilter {
 /// Opens the stream. Its first message acknowledges the filter in effect.
 pub async fn open(
     visit: &Visit<'_>,
-    request: Request<'_>,
+    request: Request,
     caller: Arc<Caller>,
 ) -> Result<HttpResponse, Denial> {
     let read = ModernParams::read(request.params.as_deref());
@@ -53,6 +55,8 @@ pub async fn open(
         return Err(request.refuse(protocol_error(INVALID_PARAMS, message)));
     };
     let counted = count_stream(visit)?;
+    let uris = Core::take_uri_room(&visit.container, &requested.resource_subscriptions);
+    let uris = uris.ok_or_else(|| over_limit("bytes of subscribed URIs", MAX_URI_BYTES))?;
     let mut live = match visit.judge(&request.method, request.params.clone()).await {
         Ok(live) => live,
         Err(error) => return Ok(json_response(visit, &request.id, &Err(error))),
@@ -72,7 +76,7 @@ pub async fn open(
         stopping: visit.session().service.stopping.clone(),
         memory: visit.memory.clone(),
         acknowledged: false,
-        _guards: (attachment, live, counted),
+        _guards: (attachment, live, counted, uris),
     };
     let pieces = unfold(Some(listening), |listening| async {
         let mut listening = listening?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use addons::contract::RpcError;
+use addons::contract::{Denial, RpcError};
 use http::{HeaderMap, HeaderName};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -13,6 +13,7 @@ use super::super::super::message::text;
 use super::super::visit::Visit;
 use super::headers::{decode, mismatch, value};
 use super::params::ModernParams;
+use super::request::Request;
 
 const ANNOTATION: &str = "x-mcp-header";
 const PREFIX: &str = "mcp-param-";
@@ -24,28 +25,33 @@ struct Tool {
 }
 
 /// Compares the headers of a call with its arguments, according to the schema of the called tool.
-/// The call of an unknown tool is denied later.
+/// Long arguments are read on a worker. The call of an unknown tool is denied later.
 pub async fn check(
     visit: &Visit<'_>,
+    request: &Request,
     params: &ModernParams<'_>,
     caller: &Arc<Caller>,
-) -> Result<(), RpcError> {
+) -> Result<(), Denial> {
     let Some(name) = params.name.and_then(text) else {
         return Ok(());
     };
     let tool = visit.gateway.core.tool(caller, &name).await;
-    let raw = match &tool {
-        Some(tool) if tool.may_name_fields => tool.raw.get(),
-        _ => return Ok(()),
-    };
-    let Ok(tool) = serde_json::from_str::<Tool>(raw) else {
+    let Some(tool) = tool.filter(|tool| tool.may_name_fields) else {
         return Ok(());
     };
-    let arguments = params.arguments.map(RawValue::get);
-    let arguments: Value = arguments
-        .and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default();
-    agree(visit.headers(), &tool.input_schema, &arguments)
+    let headers = visit.headers().clone();
+    let arguments = params.arguments.map(RawValue::to_owned);
+    let compare = move || {
+        let Ok(tool) = serde_json::from_str::<Tool>(tool.raw.get()) else {
+            return Ok(());
+        };
+        let arguments: Value = arguments
+            .and_then(|text| serde_json::from_str(text.get()).ok())
+            .unwrap_or_default();
+        agree(&headers, &tool.input_schema, &arguments)
+    };
+    let compared = request.compute(visit, compare).await?;
+    compared.map_err(|error| request.refuse(error))
 }
 
 /// Checks that each annotated property equals its header, or that both are absent. Checks nothing

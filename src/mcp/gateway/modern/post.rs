@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use addons::contract::{Code, Denial};
-use bytes::Bytes;
 use http::StatusCode;
 
 use super::super::super::caller::Caller;
@@ -27,11 +26,11 @@ const REMOVED: [&str; 5] = [
     "resources/unsubscribe",
 ];
 
-/// Answers a message; `body` is its text.
+/// Answers a message; `is_long` as in [`Request`].
 pub async fn post(
     visit: &Visit<'_>,
     message: Message,
-    body: &Bytes,
+    is_long: bool,
 ) -> Result<HttpResponse, Denial> {
     match message {
         Message::Request { id, method, params } => {
@@ -39,7 +38,7 @@ pub async fn post(
                 id,
                 method,
                 params,
-                body,
+                is_long,
             };
             request.answer(visit).await
         }
@@ -53,7 +52,7 @@ pub async fn post(
     }
 }
 
-impl Request<'_> {
+impl Request {
     async fn answer(self, visit: &Visit<'_>) -> Result<HttpResponse, Denial> {
         let read = ModernParams::read(self.params.as_deref());
         let described = envelope::read(visit.headers(), &self.method, &read);
@@ -84,10 +83,10 @@ impl Request<'_> {
             return retry::resume(visit, self, (read, caller), &state).await;
         }
         if &*self.method == "tools/call" {
-            let checked = param_headers::check(visit, read, &caller).await;
-            checked.map_err(|error| self.refuse(error))?;
+            param_headers::check(visit, self, read, &caller).await?;
         }
-        let running = Running::begin(visit, self, read, caller);
+        let binding = self.binding(visit).await?;
+        let running = Running::begin(visit, self, read, caller, binding);
         Ok(run(visit, running).await)
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use addons::contract::{Code, Denial, RpcError};
-use bytes::Bytes;
 use http::StatusCode;
 use serde_json::value::RawValue;
 
@@ -14,15 +13,43 @@ use super::super::super::message::{Id, Outcome};
 use super::super::answer::{HttpResponse, response_bytes};
 use super::super::refusal::refuse_with;
 use super::super::visit::Visit;
+use super::suspended::binding;
 
-pub struct Request<'a> {
+/// Methods whose results may be `input_required`.
+pub const MAY_ASK: [&str; 3] = ["tools/call", "prompts/get", "resources/read"];
+
+pub struct Request {
     pub id: Id,
     pub method: Arc<str>,
     pub params: Option<Box<RawValue>>,
-    pub body: &'a Bytes,
+    /// Whether the connection's thread would read the params for too long.
+    pub is_long: bool,
 }
 
-impl Request<'_> {
+impl Request {
+    /// Computes something from the params: on a worker if they are long.
+    pub async fn compute<T: Send + 'static>(
+        &self,
+        visit: &Visit<'_>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Denial> {
+        match self.is_long {
+            true => visit.request.inspect_on_worker(work).await,
+            false => Ok(work()),
+        }
+    }
+
+    /// The digest by which a retry of the request is recognized. Empty if the method's results are
+    /// never `input_required`.
+    pub async fn binding(&self, visit: &Visit<'_>) -> Result<Arc<str>, Denial> {
+        if !MAY_ASK.contains(&&*self.method) {
+            return Ok("".into());
+        }
+        let (method, params) = (Arc::clone(&self.method), self.params.clone());
+        let work = move || binding(&method, params.as_deref());
+        self.compute(visit, work).await
+    }
+
     /// Refuses the request with a JSON-RPC error.
     pub fn refuse(&self, error: RpcError) -> Denial {
         let (code, status) = (Code::MalformedRequest, StatusCode::BAD_REQUEST);

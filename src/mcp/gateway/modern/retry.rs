@@ -20,25 +20,34 @@ use super::suspended::suspend;
 /// unanswered, sends these again and suspends the call again, under another state.
 pub async fn resume(
     visit: &Visit<'_>,
-    request: &Request<'_>,
+    request: &Request,
     (read, caller): (&ModernParams<'_>, Arc<Caller>),
     state: &str,
 ) -> Result<HttpResponse, Denial> {
     let waiting = &visit.lease.suspended;
-    let Some(mut entry) = waiting.take(state, &request.method, request.body) else {
+    let binding = match waiting.has(state) {
+        true => request.binding(visit).await?,
+        false => "".into(),
+    };
+    let Some(mut entry) = waiting.take(state, &binding) else {
         let message = "requestState is unknown, has expired or belongs to another request";
         return Err(request.refuse(protocol_error(INVALID_PARAMS, message)));
     };
     let (method, params) = (Arc::clone(&request.method), request.params.clone());
     let retry = visit.client_request(caller, method, params, Events::none());
-    if let Err(error) = visit.gateway.core.judge_retry(&retry).await {
-        // Cancels the call at its server.
-        drop(entry);
-        return Ok(json_response(visit, &request.id, &Err(error)));
-    }
-    let answers: HashMap<String, Box<RawValue>> = object(read.input_responses).unwrap_or_default();
+    let judged = match visit.gateway.core.judge_retry(&retry).await {
+        Ok(judged) => judged,
+        Err(error) => {
+            // Cancels the call at its server.
+            drop(entry);
+            return Ok(json_response(visit, &request.id, &Err(error)));
+        }
+    };
+    // The answers as a policy left them, not as the client sent them.
+    let answers = ModernParams::read(judged.as_deref()).input_responses;
+    let answers: HashMap<String, Box<RawValue>> = object(answers).unwrap_or_default();
     if entry.answer(answers) {
-        let running = Running::resume(visit, request, read, entry.call);
+        let running = Running::resume(visit, request, read, entry.call, binding);
         return Ok(run(visit, running).await);
     }
     let gateway = visit.gateway;

@@ -21,11 +21,8 @@ use super::super::memory::Memory;
 use super::super::sse;
 use super::super::visit::Visit;
 use super::params::ModernParams;
-use super::request::{Request, json_response};
+use super::request::{MAY_ASK, Request, json_response};
 use super::suspended::{Entry, Question, Suspended, suspend};
-
-/// Methods whose results may be `input_required`.
-const MAY_ASK: [&str; 3] = ["tools/call", "prompts/get", "resources/read"];
 
 /// A call under way, with messages that wait to be written.
 pub struct Running {
@@ -36,7 +33,8 @@ pub struct Running {
     /// The progress token of this request, as JSON. In the server's notifications, it replaces the
     /// token of the call's first request.
     progress_token: Option<Box<RawValue>>,
-    body: Bytes,
+    /// The digest of this request, for a retry.
+    binding: Arc<str>,
     waiting: Arc<Suspended>,
     memory: Memory,
     metrics: GatewayMetrics,
@@ -53,20 +51,22 @@ enum Output {
 impl Running {
     pub fn begin(
         visit: &Visit<'_>,
-        request: &Request<'_>,
+        request: &Request,
         read: &ModernParams<'_>,
         caller: Arc<Caller>,
+        binding: Arc<str>,
     ) -> Self {
         let (method, params) = (Arc::clone(&request.method), request.params.clone());
         let call = visit.call(caller, method, params);
-        Self::resume(visit, request, read, call)
+        Self::resume(visit, request, read, call, binding)
     }
 
     pub fn resume(
         visit: &Visit<'_>,
-        request: &Request<'_>,
+        request: &Request,
         read: &ModernParams<'_>,
         call: Call,
+        binding: Arc<str>,
     ) -> Self {
         Self {
             call: Some(call),
@@ -74,7 +74,7 @@ impl Running {
             progress_token: read.progress_token().map(RawValue::to_owned),
             id: request.id.clone(),
             method: Arc::clone(&request.method),
-            body: request.body.clone(),
+            binding,
             waiting: Arc::clone(&visit.lease.suspended),
             memory: visit.memory.clone(),
             metrics: visit.gateway.metrics.clone(),
@@ -152,7 +152,7 @@ impl Running {
 
     /// Suspends the call until the client's retry.
     fn suspend(&self, call: Call, questions: Vec<Question>) -> Outcome {
-        let entry = Entry::new(call, &self.method, &self.body, questions);
+        let entry = Entry::new(call, &self.binding, questions);
         let suspended = suspend(&self.waiting, &self.suspended_in_all, &self.metrics, entry);
         suspended.map_err(|denial| rpc_error(&denial))
     }
@@ -228,7 +228,7 @@ mod tests {
             id: Id::number(1),
             method: "tools/call".into(),
             progress_token: None,
-            body: Bytes::from_static(b"{}"),
+            binding: "".into(),
             waiting: Arc::default(),
             memory: Memory::uncounted(),
             metrics: GatewayMetrics::new(&prometheus::Registry::new()).unwrap(),

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::Denial;
-use aws_lc_rs::digest::{Context, Digest, SHA256};
-use bytes::Bytes;
+use addons::raw_json::{Members, Node, canonical, sha256_hex};
 use parking_lot::Mutex;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -43,8 +42,8 @@ struct Waiting {
 pub struct Entry {
     pub call: Call,
     questions: Vec<(String, Question)>,
-    /// Digest of the request. The digest of a retry must be the same.
-    binding: Digest,
+    /// The [`binding`] of the request. That of a retry must be the same.
+    binding: Arc<str>,
 }
 
 /// A request of a server to the client.
@@ -60,15 +59,15 @@ pub fn is_ours(state: &str) -> bool {
 }
 
 impl Entry {
-    /// Creates an entry for a call of this method; `body` is the text of its request.
-    pub fn new(call: Call, method: &str, body: &Bytes, questions: Vec<Question>) -> Self {
+    /// Creates an entry for a call with this [`binding`].
+    pub fn new(call: Call, binding: &Arc<str>, questions: Vec<Question>) -> Self {
         let named = questions.into_iter().enumerate();
         Self {
             call,
             questions: named
                 .map(|(number, question)| (format!("request-{}", number + 1), question))
                 .collect(),
-            binding: binding(method, body),
+            binding: Arc::clone(binding),
         }
     }
 
@@ -139,12 +138,17 @@ pub fn suspend(
 }
 
 impl Suspended {
+    /// Whether a call is suspended under a state.
+    pub fn has(&self, state: &str) -> bool {
+        self.0.lock().calls.contains_key(state)
+    }
+
     /// Takes the call that is suspended under a state. `None` if the state is unknown or belongs to
-    /// another request.
-    pub fn take(&self, state: &str, method: &str, body: &Bytes) -> Option<Entry> {
+    /// a request with another [`binding`].
+    pub fn take(&self, state: &str, binding: &str) -> Option<Entry> {
         let mut waiting = self.0.lock();
         let (entry, _) = waiting.calls.get(state)?;
-        if entry.binding.as_ref() != binding(method, body).as_ref() {
+        if *entry.binding != *binding {
             return None;
         }
         waiting.calls.remove(state).map(|(entry, _counted)| entry)
@@ -160,25 +164,20 @@ impl Suspended {
     }
 }
 
-/// Digest of method and params without [`NOT_BOUND`], independent of the order of members.
-fn binding(method: &str, body: &Bytes) -> Digest {
-    let message: Value = serde_json::from_slice(body).unwrap_or_default();
-    let mut params = match message {
-        Value::Object(mut message) => message.remove("params").unwrap_or_default(),
-        _ => Value::Null,
-    };
-    if let Value::Object(params) = &mut params {
-        for key in NOT_BOUND {
-            params.remove(key);
-        }
-    }
-    // The parser bounds the depth of this recursion.
-    params.sort_all_objects();
-    let mut context = Context::new(&SHA256);
-    context.update(method.as_bytes());
-    context.update(&[0]);
-    context.update(params.to_string().as_bytes());
-    context.finish()
+/// Digest of method and params without [`NOT_BOUND`], independent of the order of members. Takes
+/// linear time.
+pub fn binding(method: &str, params: Option<&RawValue>) -> Arc<str> {
+    let text = params.map_or("{}", RawValue::get);
+    let bound = Members::parse(text).map(|members| {
+        let bound = members.iter().filter(|(key, _)| !NOT_BOUND.contains(key));
+        let bound = bound.map(|(key, value)| {
+            let node = Node::parse(value);
+            (key.into(), node.unwrap_or(Node::Scalar(value.into())))
+        });
+        canonical(&Node::Object(bound.collect()))
+    });
+    let bound = bound.unwrap_or_else(|_| text.to_owned());
+    sha256_hex(&format!("{method}\0{bound}")).into()
 }
 
 #[cfg(test)]
@@ -196,8 +195,7 @@ mod tests {
             params: None,
             reply,
         };
-        let body = Bytes::from_static(b"{}");
-        let entry = Entry::new(Call::pending(), "tools/call", &body, vec![question]);
+        let entry = Entry::new(Call::pending(), &"binding".into(), vec![question]);
         (entry, answer)
     }
 
@@ -241,8 +239,8 @@ mod tests {
     #[test]
     fn a_retry_must_have_the_same_method_and_params_in_any_order() {
         let bound = |params: &str| {
-            let body = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"params\":{params}}}");
-            binding("tools/call", &body.into()).as_ref().to_vec()
+            let params = RawValue::from_string(params.to_owned()).unwrap();
+            binding("tools/call", Some(&params))
         };
         let first = bound(
             "{\"name\":\"a\",\"arguments\":{\"x\":1,\"y\":[{\"p\":1,\"q\":2}]},\"_meta\":{\"n\":1}}",
@@ -266,11 +264,11 @@ mod tests {
                     false,
                 ),
                 ("{\"name\":\"a\"}", false),
+                ("[]", false),
             ],
             |(params, same)| assert_eq!(bound(params) == first, same, "{params}"),
         );
-        let body = Bytes::from("{\"params\":{\"name\":\"a\"}}");
-        let of_prompt = binding("prompts/get", &body);
-        assert_ne!(binding("tools/call", &body).as_ref(), of_prompt.as_ref());
+        assert_ne!(bound("[1]"), bound("[2]"));
+        assert_ne!(binding("tools/call", None), binding("prompts/get", None));
     }
 }

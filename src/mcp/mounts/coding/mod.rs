@@ -52,6 +52,7 @@ impl CodingTransport {
                 name: format!("mcp:{}", server.name).into(),
                 hosts,
                 trust_private: true,
+                url_secrets: Default::default(),
             },
             settings: settings.clone(),
         }

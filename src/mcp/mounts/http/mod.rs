@@ -77,6 +77,7 @@ impl HttpTransport {
                 name: format!("mcp:{}", server.name).into(),
                 hosts: vec![(endpoint.host.clone(), endpoint.port)],
                 trust_private: true,
+                url_secrets: settings.url_secrets.clone(),
             },
             timeout: server.timeout,
             kind: settings.transport,

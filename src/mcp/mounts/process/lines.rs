@@ -96,8 +96,9 @@ impl Unfinished {
             false => capacity,
         };
         let until = Instant::now() + MEMORY_WAIT;
-        while let Err(denial) = self.reservation.grow_to(&*lines.memory, needed) {
+        while let Err(denial) = self.reservation.try_grow_to(&*lines.memory, needed) {
             if Instant::now() >= until {
+                lines.memory.count(&denial);
                 return Err(MountError::Denied(denial));
             }
             sleep(MEMORY_RETRY).await;
@@ -142,6 +143,10 @@ mod tests {
     impl MessageMemory for Memory {
         fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
             self.0.begin(&self.1, 16 << 20)
+        }
+
+        fn count(&self, denial: &Denial) {
+            self.0.count(denial);
         }
     }
 

@@ -241,6 +241,8 @@ mod tests {
         fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
             Err(Denial::internal())
         }
+
+        fn count(&self, _: &Denial) {}
     }
 
     fn config() -> ProcessConfig {

@@ -15,6 +15,7 @@ use crate::mcp::event::{Event, Params};
 use crate::mcp::message::{Id, Message, Outcome};
 use crate::mcp::mounts::pace::Pace;
 use crate::mcp::mounts::{MountError, error};
+use crate::mcp::warnings::{Subject, warn};
 
 /// A session ends when its process has written this number of lines that are not messages.
 const MAX_INVALID: u32 = 1000;
@@ -133,7 +134,12 @@ impl<'a> Incoming<'a> {
         }
         self.invalid += 1;
         if self.invalid == 1 {
-            tracing::warn!(server = %shared.server, why, "an MCP server wrote a line that is not a message");
+            warn(&shared.server, Subject::Session, |left_out| {
+                tracing::warn!(
+                    server = %shared.server, left_out, why,
+                    "an MCP server wrote a line that is not a message"
+                );
+            });
         }
         if self.invalid >= MAX_INVALID {
             let why = format!("the server wrote {MAX_INVALID} lines that are not messages");

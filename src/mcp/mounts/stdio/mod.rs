@@ -104,6 +104,7 @@ impl StdioTransport {
             name: format!("mcp:{}", self.server.name).into(),
             hosts: self.settings.hosts.clone(),
             trust_private: false,
+            url_secrets: Default::default(),
         }
     }
 

@@ -21,6 +21,7 @@ use super::shared::Shared;
 use crate::mcp::mounts::handshake::{
     Discovered, Refusal, discover_params, initialize_params, read_initialized, refused,
 };
+use crate::mcp::mounts::process::ChildPlace;
 use crate::mcp::mounts::{Described, Era, Events, MountError, Opening, Version};
 
 /// Time limit for the answer to `server/discover` for a modern client. After it, the gateway sends
@@ -38,11 +39,13 @@ impl StdioTransport {
         opening: Opening,
     ) -> Result<Arc<StdioSession>, MountError> {
         let for_modern = opening.version.era() == Era::Modern;
-        let (mut shared, mut ends_when_dropped) = self.start(&opening).await?;
+        let place = Arc::new(self.ports.children.place(opening.container.as_deref())?);
+        let (mut shared, mut ends_when_dropped) = self.start(&opening, &place).await?;
         let described = match self.negotiate(&shared, &opening).await {
-            // The server may have exited because of the unknown request.
+            // The server may have exited because of the unknown request. The second process has the
+            // place of the first, which may still be held and may be the last one of the lease.
             Err(MountError::Died { .. }) if for_modern && self.era.lock().is_none() => {
-                (shared, ends_when_dropped) = self.start(&opening).await?;
+                (shared, ends_when_dropped) = self.start(&opening, &place).await?;
                 initialize(&shared, &opening).await?
             }
             described => described?,
@@ -60,8 +63,11 @@ impl StdioTransport {
     }
 
     /// Starts a process. Dropping the guard ends it.
-    async fn start(&self, opening: &Opening) -> Result<(Arc<Shared>, DropGuard), MountError> {
-        let place = self.ports.children.place(opening.container.as_deref())?;
+    async fn start(
+        &self,
+        opening: &Opening,
+        place: &Arc<ChildPlace>,
+    ) -> Result<(Arc<Shared>, DropGuard), MountError> {
         let egress = self.egress(opening)?;
         let config = self.config(opening, egress.as_ref())?;
         let process = (self.make)();
@@ -69,7 +75,7 @@ impl StdioTransport {
         let (shared, lines) = Shared::new(&self.server.name, opening);
         let resources = ProcessResources {
             ports: Arc::clone(&self.ports),
-            place,
+            place: Arc::clone(place),
             egress,
             most_values: (self.ports.limits)().values,
         };

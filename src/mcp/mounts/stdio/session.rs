@@ -16,6 +16,7 @@ use crate::mcp::message::Outcome;
 use crate::mcp::mounts::egress::EgressListener;
 use crate::mcp::mounts::process::{ChildPlace, ProcessManager};
 use crate::mcp::mounts::{Described, MountError, MountSession};
+use crate::mcp::warnings::{Subject, warn};
 
 /// Time limit for a process to end after its standard input was closed. The process gets SIGTERM
 /// after half of the limit, and SIGKILL at the limit. The limit is below 5 s, because the process
@@ -29,7 +30,7 @@ const LAST_LINES: Duration = Duration::from_millis(500);
 /// have ended.
 pub(super) struct ProcessResources {
     pub ports: Arc<StdioPorts>,
-    pub place: ChildPlace,
+    pub place: Arc<ChildPlace>,
     pub egress: Option<EgressListener>,
     pub most_values: usize,
 }
@@ -88,9 +89,12 @@ async fn end(shared: &Shared, process: &dyn ProcessManager) {
     let exit_code = process.exit_code();
     match wanted {
         true => tracing::debug!(server = %shared.server, exit_code, "stopped an MCP server"),
-        false => tracing::warn!(
-            server = %shared.server, exit_code, reason = %failure, "an MCP server ended"
-        ),
+        false => warn(&shared.server, Subject::Session, |left_out| {
+            tracing::warn!(
+                server = %shared.server, left_out, exit_code, reason = %failure,
+                "an MCP server ended"
+            );
+        }),
     }
 }
 

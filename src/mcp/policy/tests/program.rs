@@ -50,6 +50,57 @@ fn decided(program: &Program, input: &serde_json::Value) -> String {
     }
 }
 
+/// The text between two markers of a document.
+fn excerpt(document: &str, from: &str, to: &str) -> String {
+    let (_, rest) = document.split_once(from).unwrap();
+    let (text, _) = rest.split_once(to).unwrap();
+    text.replace("package mcp.authz", "")
+}
+
+#[test]
+fn the_policies_of_the_documents_deny_what_they_cannot_judge() {
+    let tour = include_str!("../../../../docs/mcp.md");
+    let tour = excerpt(tour, "authz.rego <<'END'\n", "\nEND\n");
+    let sidecar = include_str!("../../../../docs/coding-sidecar.md");
+    let sidecar = excerpt(sidecar, "```rego\n", "```");
+    for (rules, tool, other, field, allowed, denied) in [
+        (tour, "add", "read", "text", "buy milk", "The PassWord"),
+        (
+            sidecar,
+            "bash",
+            "ls",
+            "command",
+            "git status",
+            "git push -f",
+        ),
+    ] {
+        let program = program(&rules);
+        let decide = |tool: &str, value: serde_json::Value| {
+            decided(
+                &program,
+                &json!({ "tool": tool, "arguments": { field: value } }),
+            )
+        };
+        assert!(decide(tool, allowed.into()).starts_with("Allow"));
+        let nothing = json!({ "tool": other, "arguments": {} });
+        assert!(decided(&program, &nothing).starts_with("Allow"));
+        for value in [
+            json!(denied),
+            json!([denied]),
+            json!({ "a": denied }),
+            json!(1),
+            json!(true),
+            json!(false),
+            json!(null),
+        ] {
+            let decision = decide(tool, value.clone());
+            assert!(decision.starts_with("DenyContinue"), "{value}: {decision}");
+        }
+        let missing = json!({ "tool": tool, "arguments": {} });
+        assert!(decided(&program, &missing).starts_with("DenyContinue"));
+    }
+}
+
 #[test]
 fn each_value_of_the_entrypoint_has_its_decision_or_error() {
     let cases = [

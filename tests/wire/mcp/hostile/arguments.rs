@@ -188,6 +188,40 @@ fn hidden_fields_under_an_escaped_name_are_dropped_too() {
     assert_eq!(server.calls().len(), 2);
 }
 
+#[test]
+fn values_that_a_server_might_read_in_place_of_the_judged_ones_are_invalid_params() {
+    let server = McpServer::start(vec![fetch()]);
+    let gateway = renamed(&server);
+    each_row(ERAS, |era| {
+        let client = Client::open(&gateway, era).wait_for(&["look-up"]);
+        let reached = server.calls().len();
+        // A value above the hidden field `options.root`.
+        for options in [
+            "null",
+            "[]",
+            r#"[{"root":"/"}]"#,
+            "0",
+            r#""{\"root\":\"/\"}""#,
+        ] {
+            let fields = format!(r#""name":"look-up","arguments":{{"options":{options}}}"#);
+            let reply = client.post(&called(era, "look-up"), call(era, &fields).as_bytes());
+            assert_code(&response(&reply), -32602);
+        }
+        // A server that ignores case would take the second member.
+        for member in [r#""Arguments":{"debug":true}"#, r#""NAME":"other""#] {
+            let fields = format!(r#""name":"look-up","arguments":{{}},{member}"#);
+            let reply = client.post(&called(era, "look-up"), call(era, &fields).as_bytes());
+            assert_code(&response(&reply), -32602);
+        }
+        let answer = client.request(
+            "resources/read",
+            json!({ "uri": "kb://a", "URI": "kb://b" }),
+        );
+        assert_code(&answer, -32602);
+        assert_eq!(server.calls().len(), reached);
+    });
+}
+
 /// The text of a call whose params have these fields and, in the modern era, `_meta`.
 fn call(era: Era, fields: &str) -> String {
     let meta = match era {

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use testkit::each_row;
 
 use super::super::library::{TOOLS, URI, library};
-use super::client::{Client, DENIED, ERAS, Era, Events, Gateway, SECOND, assert_code, text};
+use super::client::{Client, DENIED, ERAS, Era, Events, FIRST, Gateway, SECOND, assert_code, text};
 use super::server::{McpServer, tool};
 use crate::rules::{ends, streaming};
 use crate::streaming::open_websocket;
-use crate::support::{Origin, assert_closes, handshake, tls_config_trusting};
+use crate::support::{Origin, SOON, assert_closes, eventually, handshake, tls_config_trusting};
 
 /// Bound on the time from a rise of the level to the end of the flows that the new level forbids.
 const IN_FORCE: Duration = Duration::from_secs(5);
@@ -25,9 +25,13 @@ fn closed(name: &str) -> Value {
 }
 
 fn gateway(server: &McpServer) -> Gateway {
+    let here = json!({ "openWorldHint": false });
     Gateway::start(&json!({
         "mcpServers": { "kb": server.mount() },
-        "overrides": { "kb:secrets": { "classification": "Confidential" } },
+        "overrides": {
+            "kb:secrets": { "classification": "Confidential", "annotations": here },
+            "kb:local": { "annotations": here },
+        },
     }))
 }
 
@@ -67,6 +71,40 @@ fn a_tool_hidden_by_the_level_is_denied_to_a_client_with_an_old_list() {
         );
         text(&client.call("kb_mail", json!({})));
     });
+}
+
+#[test]
+fn a_level_outlives_the_lease_that_a_container_let_expire_until_an_operator_resets_it() {
+    let server = McpServer::start(vec![closed("secrets"), tool("mail")]);
+    let gateway = gateway(&server);
+    let proxy = &gateway.proxy;
+    let register = |lifetime| proxy.register_for(lifetime, FIRST, "sandbox");
+    let denied = || {
+        let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_secrets"]);
+        assert_code(&client.call("kb_mail", json!({})), DENIED);
+    };
+    register(Duration::from_secs(600));
+    let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_secrets", "kb_mail"]);
+    text(&client.call("kb_secrets", json!({})));
+    // As with a stopped launcher, which renews its lease only when it continues.
+    register(Duration::from_secs(2));
+    let show = || proxy.admin("GET", "/internal/containers/sandbox", None);
+    eventually("the lease expires", SOON, || show().status == 404);
+    register(Duration::from_secs(600));
+    denied();
+    proxy.register_as(json!({
+        "container_id": "sandbox", "container_ip": FIRST, "repos": ["other/repository"],
+    }));
+    denied();
+    assert_eq!(
+        proxy
+            .admin("DELETE", "/internal/containers/sandbox", None)
+            .status,
+        200
+    );
+    register(Duration::from_secs(600));
+    let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_mail"]);
+    text(&client.call("kb_mail", json!({})));
 }
 
 #[test]
@@ -111,8 +149,11 @@ fn a_clients_text_reaches_only_closed_world_servers_after_the_level_rose() {
             for tool in TOOLS {
                 overrides[format!("kb:{tool}")]["annotations"] = hints.clone();
             }
+            let mut mount = server.mount();
+            // Otherwise, the resource and the prompt would be confidential, as `echo` is.
+            mount["classification"] = "Public".into();
             let mut gateway = Gateway::start(&json!({
-                "mcpServers": { "kb": server.mount() }, "overrides": overrides,
+                "mcpServers": { "kb": mount }, "overrides": overrides,
             }));
             let client = Client::open(&gateway, era).wait_for(&["kb_echo", "kb_ask"]);
             for (method, params) in &requests {
@@ -138,6 +179,47 @@ fn a_clients_text_reaches_only_closed_world_servers_after_the_level_rose() {
                         assert_eq!(server.of(method).len(), reached);
                     }
                 }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_confidential_resource_or_prompt_raises_the_level_before_the_server_gets_the_request() {
+    let named =
+        json!({ "resources": { "note://*": "Confidential" }, "prompts": { "greet": "Secret" } });
+    let of_server = json!({ "classification": "Confidential" });
+    let of_tool = json!({});
+    let requests = [
+        ("resources/read", json!({ "uri": URI })),
+        ("resources/read", json!({ "uri": "NOTE://First" })),
+        ("prompts/get", json!({ "name": "kb_greet" })),
+    ];
+    each_row(ERAS, |era| {
+        for entry in [&named, &of_server, &of_tool] {
+            let server = library(None);
+            let mut mount = server.mount();
+            let entries = entry.as_object().unwrap().clone();
+            mount.as_object_mut().unwrap().extend(entries);
+            let mut overrides = json!({});
+            if *entry == of_tool {
+                overrides = json!({ "kb:echo": { "classification": "Confidential" } });
+            }
+            let gateway = Gateway::start(&json!({
+                "mcpServers": { "kb": mount }, "overrides": overrides,
+            }));
+            let client = Client::open(&gateway, era).wait_for(&["kb_ask", "kb_work"]);
+            for (method, params) in &requests {
+                if *entry != of_server {
+                    text(&client.call("kb_cancelled", json!({})));
+                }
+                let reached = server.of(method).len();
+                let answer = client.request(method, params.clone());
+                assert!(answer["result"].is_object(), "{answer}");
+                assert_eq!(server.of(method).len(), reached + 1);
+                assert_code(&client.call("kb_cancelled", json!({})), DENIED);
+                assert_code(&client.request(method, params.clone()), DENIED);
+                gateway.operate("/internal/containers/sandbox/reset");
             }
         }
     });
@@ -172,7 +254,8 @@ fn a_servers_hints_tighten_the_operators_hints_but_never_loosen_them() {
     // The operator sets `openWorldHint: false`, the server `true`.
     assert_code(&client.call("kb_open", json!({})), DENIED);
     text(&client.call("kb_said-closed", json!({})));
-    text(&client.call("kb_silent", json!({})));
+    // Only the server sets `openWorldHint: false`, which counts for no server over HTTP.
+    assert_code(&client.call("kb_silent", json!({})), DENIED);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod definitions;
 mod floods;
 mod isolation;
 mod levels;
+mod log;
 mod network_access;
 mod policies;
 mod questions;

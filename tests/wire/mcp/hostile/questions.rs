@@ -1,4 +1,4 @@
-//! Questions of servers to clients, denied by policies.
+//! Questions of servers to clients, and the clients' answers, judged by policies.
 
 use std::fs;
 
@@ -22,15 +22,32 @@ decision := "deny_continue" if input.direction == "to_client"
 reason := sprintf("%s is not for servers", [input.method])
 "#;
 
-/// A gateway with a bundle for questions of servers, and the bundle's directory.
-fn with_policy(server: &McpServer) -> (Gateway, TempDir) {
+/// Replaces the answers in retries of `prompts/get`.
+const DECLINES: &str = r#"package mcp.questions
+
+default decision := "allow"
+
+decision := "redact" if {
+	input.phase == "request"
+	input.params.inputResponses
+}
+
+modified := object.union(others, {"inputResponses": answers}) if decision == "redact"
+
+others := object.remove(input.params, ["inputResponses"])
+
+answers := {key: {"action": "decline"} | some key, _ in input.params.inputResponses}
+"#;
+
+/// A gateway with a bundle of these rules for these methods, and the bundle's directory.
+fn with_policy(server: &McpServer, rules: &str, methods: &[&str]) -> (Gateway, TempDir) {
     let bundle = tempfile::tempdir().unwrap();
-    fs::write(bundle.path().join("questions.rego"), RULES).unwrap();
+    fs::write(bundle.path().join("questions.rego"), rules).unwrap();
     let gateway = Gateway::start(&json!({
         "mcpServers": { "kb": server.mount() },
         "policies": { "bundles": [{
             "id": "questions", "path": bundle.path(), "entrypoint": "mcp/questions",
-            "methods": QUESTIONS.map(|(_, method)| method),
+            "methods": methods,
         }] },
     }));
     (gateway, bundle)
@@ -43,7 +60,7 @@ fn a_denied_question_reaches_no_client_and_fails_with_the_reason_of_the_policy()
         .flat_map(|client| ERAS.map(|server| (client, server)));
     each_row(cells, |(client, spoken)| {
         let server = library(Some(spoken));
-        let (gateway, _bundle) = with_policy(&server);
+        let (gateway, _bundle) = with_policy(&server, RULES, &QUESTIONS.map(|(_, method)| method));
         let client = Client::open(&gateway, client).wait_for(&["kb_ask", "kb_sample"]);
         for (tool, method) in QUESTIONS {
             let call = json!({ "name": format!("kb_{tool}"), "arguments": {} });
@@ -76,5 +93,24 @@ fn a_denied_question_reaches_no_client_and_fails_with_the_reason_of_the_policy()
         }
         // The bundle does not judge a call without questions.
         text(&client.call("kb_echo", json!({})));
+    });
+}
+
+#[test]
+fn a_retry_reaches_the_server_with_the_answers_that_a_policy_left() {
+    each_row(ERAS, |spoken| {
+        let server = library(Some(spoken));
+        let (gateway, _bundle) = with_policy(&server, DECLINES, &["prompts/get"]);
+        let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_ask"]);
+        let mut params = json!({ "name": "kb_ask" });
+        let asked = client.request("prompts/get", params.clone());
+        let asked = &asked["result"];
+        let questions = asked["inputRequests"].as_object().unwrap();
+        let key = questions.keys().next().unwrap();
+        params["requestState"] = asked["requestState"].clone();
+        let answer = json!({ "action": "accept", "content": { "by": "secret" } });
+        params["inputResponses"] = json!({ key: answer });
+        let done = client.request("prompts/get", params);
+        assert_eq!(text(&done), json!({ "action": "decline" }).to_string());
     });
 }

@@ -3,7 +3,7 @@
 mod renewal;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -33,13 +33,16 @@ pub struct OauthTokens {
     refreshing: Arc<AsyncMutex<()>>,
     /// Held while this source reads or writes the file, except in [`OauthTokens::new`].
     file_access: Arc<AsyncMutex<()>>,
+    /// Earlier sources of this file. They may hold tokens that they could not write to the file.
+    earlier: Vec<Weak<Self>>,
 }
 
 impl OauthTokens {
     /// Reads the token file; blocks. `others` are the existing sources. After a reload that changed
     /// the entry, one of these may be the entry's former source, with a refresh under way. Sources
     /// of the same file therefore share the refresh lock, so that two refreshes of one login do not
-    /// overlap.
+    /// overlap, and a source takes over the tokens that another one could not write to the file: the
+    /// refresh token in the file may be spent.
     pub fn new(
         name: &str,
         settings: &OauthSettings,
@@ -51,10 +54,11 @@ impl OauthTokens {
             name: "oauth".into(),
             hosts: vec![settings.login.token_url.host()],
             trust_private: false,
+            url_secrets: settings.login.token_url.secrets.clone(),
         };
         let file = ports.files.real_path(&settings.token_file);
-        let other = others.iter().find(|other| other.file == file);
-        let refreshing = other.map(|other| Arc::clone(&other.refreshing));
+        let others: Vec<_> = others.iter().filter(|other| other.file == file).collect();
+        let refreshing = others.first().map(|other| Arc::clone(&other.refreshing));
         let secret = settings.client_secret.as_ref();
         let tokens = Self {
             name: name.into(),
@@ -67,9 +71,51 @@ impl OauthTokens {
             known: Mutex::default(),
             refreshing: refreshing.unwrap_or_default(),
             file_access: Arc::default(),
+            earlier: others.into_iter().map(Arc::downgrade).collect(),
         };
+        tokens.take_over();
         tokens.reread();
         tokens
+    }
+
+    /// Takes over the tokens that earlier sources of the file could not write, unless this source
+    /// has read newer ones. Blocks.
+    fn take_over(&self) {
+        for earlier in self.earlier.iter().filter_map(Weak::upgrade) {
+            let (text, in_file) = {
+                let known = earlier.known.lock();
+                let unwritten = known.current.as_ref().filter(|_| known.unwritten);
+                let (Some(unwritten), Some(in_file)) = (unwritten, &known.in_file) else {
+                    continue;
+                };
+                (unwritten.file.text(), in_file.clone())
+            };
+            // Fails if the entry now has another format.
+            let file = TokenFile::parse(text.as_bytes());
+            let Ok((current, _)) = file.and_then(|file| self.ready(file)) else {
+                continue;
+            };
+            let mut known = self.known.lock();
+            let has_read = known.in_file.as_ref();
+            let has_newer = has_read.is_some_and(|own| own.tokens != in_file.tokens);
+            if !known.unwritten && !has_newer {
+                known.in_file.get_or_insert(in_file);
+                known.renew(current);
+            }
+        }
+    }
+
+    /// Whether the tokens in use must still be written to the file. If so, tries to write them,
+    /// unless an earlier attempt failed just now.
+    pub fn is_unwritten(self: &Arc<Self>) -> bool {
+        let (is_unwritten, is_due) = {
+            let known = self.known.lock();
+            (known.unwritten, known.is_due())
+        };
+        if is_unwritten && is_due {
+            self.renew_in_background();
+        }
+        is_unwritten
     }
 
     /// Whether these tokens belong to an entry with this name and these settings.

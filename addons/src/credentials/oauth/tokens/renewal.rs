@@ -55,6 +55,7 @@ impl OauthTokens {
     /// yet, writes the file instead and returns `None`, since a further refresh could lose these
     /// tokens. Blocks.
     pub(super) fn prepare(&self) -> Result<Option<RefreshRequest>, String> {
+        self.take_over();
         self.reread();
         let (refresh, unwritten) = {
             let known = self.known.lock();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use prometheus::Opts;
+use prometheus::{Opts, Registry};
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 use super::renewal::RefreshRequest;
 use super::*;
 use crate::contract::{Outbound, OutboundError};
+use crate::credentials::TokenSources;
 use crate::credentials::oauth::{Provider, TokenUrl};
 use crate::fixtures::container;
 use crate::fixtures::ports::{MemoryFiles, TestTasks};
@@ -276,4 +277,105 @@ fn concurrent_flows_wait_for_one_refresh_that_survives_a_disconnect() {
     });
     assert_eq!(login.endpoint.asked.load(Ordering::Relaxed), 1);
     assert_eq!(login.in_file("refresh_token"), "rotated");
+}
+
+impl Fixture {
+    /// A source of the same file after a reload that changed the entry's name and scopes.
+    fn reloaded(&self, path: &str) -> Fixture {
+        let mut settings = settings(path);
+        settings.login.scopes = vec!["more".to_owned()];
+        let (ports, refreshes) = (self.tokens.ports.clone(), self.tokens.refreshes.clone());
+        let others = [Arc::clone(&self.tokens)];
+        Fixture {
+            files: self.files.clone(),
+            endpoint: Arc::clone(&self.endpoint),
+            tokens: Arc::new(OauthTokens::new(
+                "changed", &settings, ports, refreshes, &others,
+            )),
+        }
+    }
+
+    /// Refreshes the login, and makes the write of its tokens fail.
+    fn refresh_unwritten(&self) {
+        let (path, aside) = (Path::new(PATH), Path::new("/logins/aside"));
+        let request = self.prepare();
+        self.files.rename(path, aside);
+        self.answer(request, "second");
+        self.files.rename(aside, path);
+        assert_eq!(self.in_file("refresh_token"), "refresh-first");
+    }
+}
+
+#[test]
+fn tokens_that_could_not_be_written_are_taken_over_by_a_changed_entry() {
+    let login = start();
+    login.refresh_unwritten();
+    let changed = login.reloaded(PATH);
+    assert_eq!(changed.in_use(), "second");
+    assert!(
+        changed.tokens.prepare().unwrap().is_none(),
+        "the spent token is not sent"
+    );
+    assert_eq!(login.in_file("refresh_token"), "rotated");
+    // The former source reads them from the file, and does not write its own again.
+    login.wait();
+    assert!(login.tokens.prepare().unwrap().is_none());
+    assert!(!login.tokens.is_unwritten() && !changed.tokens.is_unwritten());
+}
+
+#[test]
+fn tokens_of_a_refresh_that_was_under_way_at_a_reload_are_taken_over() {
+    let login = start();
+    let request = login.prepare();
+    let changed = login.reloaded(PATH);
+    assert_eq!(changed.in_use(), "first");
+    let (path, aside) = (Path::new(PATH), Path::new("/logins/aside"));
+    login.files.rename(path, aside);
+    login.answer(request, "second");
+    login.files.rename(aside, path);
+    assert!(
+        changed.tokens.prepare().unwrap().is_none(),
+        "the spent token is not sent"
+    );
+    assert_eq!(changed.in_file("refresh_token"), "rotated");
+}
+
+#[test]
+fn a_new_login_replaces_tokens_that_could_not_be_written() {
+    let login = start();
+    login.refresh_unwritten();
+    login.write("newer");
+    let changed = login.reloaded(PATH);
+    assert_eq!(changed.in_use(), "newer");
+    assert_eq!(changed.in_file("access_token"), "newer");
+    assert!(!changed.tokens.is_unwritten());
+}
+
+#[test]
+fn tokens_of_an_entry_that_was_removed_are_written_once_the_file_can_be() {
+    let mut login = start();
+    login.refresh_unwritten();
+    let sources = TokenSources::new(login.tokens.ports.clone(), &Registry::new()).unwrap();
+    let of_entry = std::mem::replace(&mut login.tokens, start().tokens);
+    let kept = Arc::downgrade(&of_entry);
+    sources.add(of_entry);
+    let runtime = Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        sources.are_valid();
+        login.tokens = kept.upgrade().expect("the source is kept");
+        login.wait();
+        login.tokens.reread();
+        while login.tokens.is_unwritten() {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert_eq!(login.in_file("refresh_token"), "rotated");
+    assert_eq!(login.endpoint.asked.load(Ordering::Relaxed), 0);
+    drop(login);
+    runtime.block_on(async {
+        while kept.strong_count() > 0 {
+            sources.are_valid();
+            tokio::task::yield_now().await;
+        }
+    });
 }

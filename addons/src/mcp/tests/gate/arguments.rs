@@ -37,8 +37,13 @@ async fn hidden_fields_are_removed_and_defaults_replace_the_callers_values() {
                 json!({ "opts": { "a": 2, "lang": "en" }, "units": "metric" }),
             ),
             (
-                json!({ "opts": [{ "raw": 1 }, { "a": 1 }], "opts.raw": 1 }),
-                json!({ "opts": [{ "lang": "en" }, { "a": 1, "lang": "en" }], "units": "metric" }),
+                json!({ "opts": { "raw": 1, "a": 1 }, "opts.raw": 1 }),
+                json!({ "opts": { "a": 1, "lang": "en" }, "units": "metric" }),
+            ),
+            // To such a server, the default must be in each spelling of the object.
+            (
+                json!({ "opts": { "a": 1 }, "Opts": { "RAW": 1 } }),
+                json!({ "opts": { "a": 1, "lang": "en" }, "Opts": { "lang": "en" }, "units": "metric" }),
             ),
         ],
         async |(sent, expected)| {
@@ -46,6 +51,136 @@ async fn hidden_fields_are_removed_and_defaults_replace_the_callers_values() {
         },
     )
     .await;
+}
+
+/// Calls `fetch` as a tool with this `inputSchema`; returns the arguments that are sent.
+fn sent(gate: &Gate, schema: &Value, arguments: &Value) -> Result<Value, Denial> {
+    let definition = tool(json!({ "name": "fetch", "inputSchema": schema }).to_string());
+    let mut frame = fetch(arguments).of_tool(definition);
+    run(gate.request(&mut gate.flow(), &mut frame))?;
+    Ok(params(&frame)["arguments"].clone())
+}
+
+#[test]
+fn a_call_with_anything_but_an_object_above_a_hidden_field_or_a_default_is_denied() {
+    let rules = [
+        rule(&["options.secret"], &[]),
+        rule(&[], &[("options.secret", json!(true))]),
+        rule(&["options.deep.secret"], &[]),
+        rule(&[], &[("options.deep.secret", json!(true))]),
+        rule(&["options.secret"], &[("other", json!(1))]),
+    ];
+    // The schema permits all these values, as that of a server that parses them might.
+    let schemas = [
+        json!({}),
+        json!({ "properties": { "options": {} } }),
+        json!({ "properties": { "options": { "type": ["object", "array", "string", "null"] } } }),
+        json!({ "properties": { "options": { "anyOf": [
+            { "type": "object", "properties": { "secret": {} } }, { "type": "array" }, { "type": "null" },
+        ] } } }),
+    ];
+    let values = [
+        json!(null),
+        json!([]),
+        json!([{}]),
+        json!([{ "secret": false }]),
+        json!(0),
+        json!(-1.5),
+        json!(true),
+        json!(""),
+        json!("{\"secret\":false}"),
+        json!("secret=false"),
+    ];
+    for rule in rules {
+        let gate = gate(with_rule(rule));
+        for schema in &schemas {
+            each_row(&values, |value| {
+                for key in ["options", "Options", "OPTIONS"] {
+                    let denied = sent(&gate, schema, &json!({ key: value }));
+                    let denied = denied.unwrap_err();
+                    assert_eq!(denied.code(), Code::MalformedRequest, "{key}");
+                    assert!(
+                        !denied.to_json().to_string().contains("secret"),
+                        "{denied:?}"
+                    );
+                }
+            });
+            sent(&gate, schema, &json!({})).unwrap();
+            sent(&gate, schema, &json!({ "options": {} })).unwrap();
+        }
+    }
+}
+
+#[test]
+fn in_a_declared_array_every_element_must_be_an_object_and_hidden_fields_and_defaults_hold_there() {
+    let gate = gate(with_rule(rule(
+        &["list.raw"],
+        &[("list.lang", json!("en"))],
+    )));
+    let element = json!({ "type": "object", "properties": { "raw": {}, "lang": {} } });
+    let lists = [
+        json!({ "properties": { "list": { "type": "array", "items": element } } }),
+        json!({ "properties": { "list": { "type": ["array", "null"] } } }),
+        json!({ "properties": { "list": { "anyOf": [{ "prefixItems": [element] }, { "type": "null" }] } } }),
+        json!({
+            "properties": { "list": { "$ref": "#/$defs/List" } },
+            "$defs": { "List": { "type": "array", "items": { "$ref": "#/$defs/List" } } },
+        }),
+    ];
+    each_row(&lists, |schema| {
+        let arrived = sent(
+            &gate,
+            schema,
+            &json!({ "list": [{ "raw": 1 }, { "Raw": 1, "a": 1 }] }),
+        );
+        let expected = json!({ "list": [{ "lang": "en" }, { "a": 1, "lang": "en" }] });
+        assert_eq!(arrived.unwrap(), expected);
+        for element in [json!(null), json!("{\"raw\":1}"), json!(1)] {
+            let denied = sent(&gate, schema, &json!({ "list": [{}, element] }));
+            assert_eq!(code(&denied), Some(Code::MalformedRequest), "{element}");
+        }
+    });
+    let nested = json!({ "list": [[{ "raw": 1 }], []] });
+    let arrived = sent(&gate, &lists[3], &nested).unwrap();
+    assert_eq!(arrived, json!({ "list": [[{ "lang": "en" }], []] }));
+    let denied = sent(&gate, &lists[0], &nested);
+    assert_eq!(code(&denied), Some(Code::MalformedRequest));
+}
+
+#[test]
+fn a_removed_value_and_a_declared_name_with_dots_may_have_any_shape() {
+    let gate = gate(with_rule(rule(
+        &["options", "a.b"],
+        &[("options.lang", json!("en"))],
+    )));
+    let schema = json!({ "properties": { "a.b": {}, "a": { "type": "string" } } });
+    let arrived = sent(
+        &gate,
+        &schema,
+        &json!({ "options": "raw", "a": "text", "a.b": 1 }),
+    );
+    let expected = json!({ "options": { "lang": "en" }, "a": "text" });
+    assert_eq!(arrived.unwrap(), expected);
+}
+
+#[test]
+fn params_with_another_spelling_of_a_key_that_the_chain_reads_are_denied() {
+    let gate = gate(with_rule(rule(&["debug"], &[])));
+    let spellings = [
+        r#""Arguments":{"debug":true}"#,
+        r#""ARGUMENTS":null"#,
+        r#""argument\u017f":{"debug":true}"#,
+        r#""Name":"other""#,
+        r#""Task":{}"#,
+        r#""_Meta":{}"#,
+        r#""requeststate":"x""#,
+        r#""InputResponses":{}"#,
+    ];
+    each_row(spellings, |member| {
+        let text = format!(r#"{{"name":"fetch","arguments":{{}},{member}}}"#);
+        let judged = run(gate.request(&mut gate.flow(), &mut call(text)));
+        assert_eq!(code(&judged), Some(Code::MalformedRequest));
+    });
 }
 
 /// The bound is generous: only a change of complexity exceeds it.
@@ -68,7 +203,7 @@ fn two_thousand_spellings_of_a_hidden_field_are_removed_within_200_ms() {
     let rule = rule(&["abcdefghijk"], &[]);
     let took = processor_time(|| {
         let mut arguments = Node::parse(&sent).unwrap();
-        rule.apply(&mut arguments, Some(&schema));
+        rule.apply(&mut arguments, Some(&schema)).unwrap();
         assert_eq!(arguments, Node::Object(Vec::new()));
     });
     assert!(took < Duration::from_millis(200), "{took:?}");

@@ -1,6 +1,7 @@
 //! The gate, with scripted policies and approvals.
 
 mod arguments;
+mod classification;
 mod client_text;
 mod policy;
 mod response;

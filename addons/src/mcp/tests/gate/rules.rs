@@ -1,10 +1,11 @@
 //! Denials without a policy, for example because of the abort latch, a changed definition, the
 //! level, an unknown tool, or a server that is not mounted for the container.
 
-use testkit::each_row_async;
+use testkit::{each_row, each_row_async};
 
 use super::*;
-use crate::contract::FrameKind;
+use crate::contract::{Endpoint, FrameKind, Host, Scheme};
+use crate::fixtures::run;
 
 fn at(level: Level) -> Gate {
     let gate = gate(settings());
@@ -36,6 +37,90 @@ async fn an_open_world_tool_is_denied_at_confidential_and_above() {
         let mut frame = fetch(&json!({})).of_tool(tool(closed));
         gate.request(&mut gate.flow(), &mut frame).await.unwrap();
     }
+}
+
+/// The server `kb` with another process or transport.
+fn with_kind(kind: ServerKind) -> McpSettings {
+    let server = ServerSettings {
+        kind,
+        ..(*server("kb")).clone()
+    };
+    McpSettings {
+        servers: [("kb".into(), Arc::new(server))].into(),
+        ..McpSettings::default()
+    }
+}
+
+fn process(change: impl FnOnce(&mut StdioSettings)) -> ServerKind {
+    let ServerKind::Stdio(mut process) = server("kb").kind.clone() else {
+        panic!("the server has no process");
+    };
+    change(&mut process);
+    ServerKind::Stdio(process)
+}
+
+#[test]
+fn a_servers_own_closed_world_hint_counts_only_if_its_process_has_no_way_out() {
+    let host = Host::parse("api.example.com").unwrap();
+    let remote = |transport| {
+        ServerKind::Http(HttpSettings {
+            url: HiddenValue("https://kb.example.com/mcp".to_owned().into()),
+            endpoint: Endpoint {
+                scheme: Scheme::Https,
+                host: Host::parse("kb.example.com").unwrap(),
+                port: 443,
+            },
+            headers: Vec::new(),
+            url_secrets: Default::default(),
+            transport,
+        })
+    };
+    let rows = [
+        (process(|_| ()), true),
+        (process(|process| process.read = vec!["/srv".into()]), true),
+        (process(|process| process.unix_sockets = true), true),
+        (
+            process(|process| process.hosts = vec![(host.clone(), 443)]),
+            false,
+        ),
+        (process(|process| process.confine = Confine::None), false),
+        (
+            process(|process| {
+                process.unix_sockets = true;
+                process.write = vec!["/srv".into()];
+            }),
+            false,
+        ),
+        (remote(HttpTransport::Streamable), false),
+        (remote(HttpTransport::Sse), false),
+    ];
+    let closed = || tool(r#"{"name":"fetch","annotations":{"openWorldHint":false}}"#);
+    each_row(rows, |(kind, counts)| {
+        let denied = (!counts).then_some(Code::PolicyDeniedContinue);
+        let of_operator = OverrideRule {
+            open_world: Some(false),
+            ..OverrideRule::default()
+        };
+        for (rule, expected) in [(OverrideRule::default(), denied), (of_operator, None)] {
+            let gate = gate(McpSettings {
+                overrides: with_rule(rule).overrides,
+                ..with_kind(kind.clone())
+            });
+            gate.web.raise_level(Level::Confidential);
+            let mut call = fetch(&json!({})).of_tool(closed());
+            let judged = run(gate.request(&mut gate.flow(), &mut call));
+            assert_eq!(code(&judged), expected);
+            let mut read = Frame::request(Direction::ToServer, "resources/read", Some(raw("{}")));
+            read.tools = Some([closed()].into());
+            let mut flow = start(&gate.web, "resources/read", None).begin();
+            let judged = run(gate.request(&mut flow, &mut read));
+            assert_eq!(code(&judged), expected);
+            let settings = &gate.addon.settings;
+            let kb = Arc::clone(settings.servers.values().next().unwrap());
+            let exposed = Exposed::of(settings, &gate.web, &[(kb, [closed()].into())]);
+            assert_eq!(exposed.tools().count(), usize::from(expected.is_none()));
+        }
+    });
 }
 
 #[tokio::test]

@@ -91,6 +91,28 @@ async fn kept_events_are_bounded_per_stream_and_per_lease() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn unread_events_of_a_lease_are_bounded_and_delay_no_client_that_reads() {
+    let kept = KeptBytes::default();
+    let short = format!("\"{}\"", "x".repeat(3 * 1024));
+    let streams: Vec<_> = (0..100)
+        .map(|number| EventStream::new(number, true, false, Arc::clone(&kept)))
+        .collect();
+    let mut readers: Vec<_> = streams.iter().map(|one| one.read(None, token())).collect();
+    for stream in &streams {
+        for _ in 0..MAX_EVENTS {
+            let _ = timeout(SOON, push(stream, &short)).await;
+        }
+    }
+    // Each stream keeps at least one event.
+    let most = MAX_LEASE_BYTES + 2 * streams.len() * short.len();
+    assert!(kept.load(Ordering::Relaxed) <= most);
+    for _ in 0..10 {
+        read(&mut readers[99]).await;
+        timeout(SOON, push(&streams[99], &short)).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_idle_stream_sends_comments_and_an_unread_stream_is_abandoned() {
     let stream = stream(false);
     let began = Instant::now();

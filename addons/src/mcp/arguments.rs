@@ -1,0 +1,135 @@
+//! Applies an override to the arguments of a call: removes hidden fields, and sets defaults.
+
+use std::cell::LazyCell;
+
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use uuid::Uuid;
+
+use super::settings::{Injected, OverrideRule};
+use super::shapes::{InputSchema, are_arrays, declare};
+use crate::contract::Denial;
+use crate::raw_json::{Node, same_name};
+
+impl OverrideRule {
+    /// Removes the hidden fields from the arguments and sets the defaults. `schema` is the tool's
+    /// original `inputSchema`. Denies the call if a value above such a field is neither an object
+    /// nor an array that the schema declares: a server might parse a string, or read null or an
+    /// array as an object.
+    pub(super) fn apply(
+        &self,
+        arguments: &mut Node<'_>,
+        schema: Option<&str>,
+    ) -> Result<(), Denial> {
+        let schema = InputSchema::new(schema);
+        // A name with dots is a path, unless the schema declares a property of this name.
+        let is_path = |field: &str| field.contains('.') && !schema.declares(field);
+        let set = |arguments: &mut Node<'_>, path: &[&str], value: Option<&Node<'static>>| {
+            let schema = &schema;
+            let field = Field {
+                path,
+                value,
+                schema,
+            };
+            field.set(arguments, 0, 0)
+        };
+        let mut fields: Vec<_> = self.hidden_fields().map(|(field, _)| field).collect();
+        // A field near the root comes first, since values below a removed one do not matter.
+        fields.sort_by_key(|field| field.matches('.').count());
+        for field in fields {
+            set(arguments, &[field], None)?;
+            if field.contains('.') {
+                let removed = set(arguments, &split(field), None);
+                if is_path(field) {
+                    removed?;
+                }
+            }
+        }
+        for (field, injected) in &self.defaults {
+            let (field, value) = (&**field, injected.value());
+            match is_path(field) {
+                true => set(arguments, &split(field), Some(&value))?,
+                false => set(arguments, &[field], Some(&value))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn split(field: &str) -> Vec<&str> {
+    field.split('.').collect()
+}
+
+impl Injected {
+    fn value(&self) -> Node<'static> {
+        match self {
+            Self::Value(value) => value.into(),
+            Self::Uuid => Node::string(&Uuid::new_v4().to_string()),
+            Self::Now => {
+                let now = OffsetDateTime::now_utc().format(&Rfc3339);
+                // Formatting fails only after the year 9999.
+                Node::string(&now.unwrap_or_default())
+            }
+        }
+    }
+}
+
+/// A field of the arguments, and its new value; without a value, the field is removed.
+struct Field<'f, 's> {
+    /// The names from the root to the field; never empty.
+    path: &'f [&'f str],
+    value: Option<&'f Node<'static>>,
+    schema: &'f InputSchema<'s>,
+}
+
+impl Field<'_, '_> {
+    /// Sets or removes the field below `node`, in each element of the arrays that the schema
+    /// declares on the path. Creates missing objects for a value. `node` is the value of the first
+    /// `depth` names of the path, within `arrays` arrays.
+    fn set(&self, node: &mut Node<'_>, depth: usize, arrays: usize) -> Result<(), Denial> {
+        let above = self.path.get(..depth).unwrap_or_default();
+        let shapes = LazyCell::new(|| self.schema.shapes_at(above, arrays));
+        let members = match node {
+            Node::Object(members) => members,
+            Node::Array(elements) if are_arrays(&shapes) => {
+                let arrays = arrays.saturating_add(1);
+                let mut elements = elements.iter_mut();
+                return elements.try_for_each(|element| self.set(element, depth, arrays));
+            }
+            Node::Array(_) | Node::Scalar(_) => return Err(not_an_object(above)),
+        };
+        let below = depth.saturating_add(1);
+        let (Some(name), is_last) = (self.path.get(depth), below == self.path.len()) else {
+            return Ok(());
+        };
+        // Some servers compare names case-insensitively, so every spelling counts that the schema
+        // does not declare as another property.
+        let is_named = |key: &str| key == *name || (same_name(key, name) && !declare(&shapes, key));
+        if is_last {
+            members.retain(|(key, _)| !is_named(key));
+            let value = self.value.cloned();
+            members.extend(value.map(|value| ((*name).to_owned().into(), value)));
+            return Ok(());
+        }
+        for (_, inner) in members.iter_mut().filter(|(key, _)| is_named(key)) {
+            self.set(inner, below, 0)?;
+        }
+        if self.value.is_some() && !members.iter().any(|(key, _)| key == name) {
+            let mut inner = Node::Object(Vec::new());
+            self.set(&mut inner, below, 0)?;
+            members.push(((*name).to_owned().into(), inner));
+        }
+        Ok(())
+    }
+}
+
+/// Denies a value that is not an object. Names only the value, since a caller must not learn of the
+/// hidden field below it.
+fn not_an_object(path: &[&str]) -> Denial {
+    let path = path.join(".");
+    let what = format!("`{path}` in the arguments must be an object, or be left out");
+    Denial::malformed(what)
+        .with("argument", path)
+        .rule("overrides")
+        .hint("an override of the tool in mcp.yaml hides or sets a field below this argument")
+}
