@@ -32,10 +32,11 @@ impl Identity {
             self.containers.expire(container);
             let sentence = "Container registration expired";
             return Err(Denial::new(Code::RegistrationExpired, sentence)
+                .with("container_id", container.id.as_str())
                 .hint(format!("register container {} again", container.id)));
         }
         if container.has_ended() {
-            return Err(unknown_source());
+            return Err(Denial::unknown_source(flow.client.source.as_ref()));
         }
         check_claim(flow.claimed_id.as_deref(), container)?;
         flow.note(|| format!("container {} at its registered source", container.id));
@@ -50,7 +51,7 @@ impl Identity {
         self.containers
             .find(source)
             .map_err(|_unavailable| registry_unavailable())?
-            .ok_or_else(unknown_source)
+            .ok_or_else(|| Denial::unknown_source(Some(source)))
     }
 }
 
@@ -85,7 +86,7 @@ impl Identify for Identity {
         let verdict = match principal.lease() {
             // Flows without a container are the proxy's own. They pass the phases `system`, `dial`
             // and `response`, none of which calls `identify`.
-            None => Err(unknown_source()),
+            None => Err(Denial::unknown_source(flow.client.source.as_ref())),
             Some(_) if !self.containers.available() => Err(registry_unavailable()),
             Some(lease) => self.admit(flow, lease, claimed.as_deref()),
         };
@@ -131,11 +132,6 @@ fn check_claim(claimed: Option<&str>, container: &Container) -> Verdict {
         Code::ContainerIdMismatch,
         "Container ID mismatch",
     ))
-}
-
-fn unknown_source() -> Denial {
-    Denial::new(Code::UnknownSource, "Unknown source IP")
-        .hint("register the container's address: unified-proxy container add")
 }
 
 fn registry_unavailable() -> Denial {
@@ -225,6 +221,38 @@ mod tests {
         assert_eq!(verdicts(&identity, new), expired);
         assert_eq!(verdicts(&identity, known), expired);
         assert_eq!(registry.expirations.load(Ordering::Relaxed), 6);
+    }
+
+    /// The first denial after the expiry names the container, later ones the address: both tell the
+    /// operator what to register.
+    #[test]
+    fn denials_name_the_expired_container_and_the_address_of_an_unknown_source() {
+        let body = |identity: &Identity, flow: &OwnedFlow| {
+            let denial = identity.identify(flow, None).verdict.unwrap_err();
+            (
+                denial.to_json(),
+                denial.edit().unwrap_or_default().to_owned(),
+            )
+        };
+        let container = fixtures::container("web");
+        container.extend(OffsetDateTime::now_utc() - Duration::seconds(1));
+        let (_, expired) = identity(&container);
+        let (denied, edit) = body(&expired, &flow(Kind::Tunnel, "api.example.com"));
+        assert_eq!(denied["container_id"], "web", "{denied}");
+        assert!(edit.contains("web"), "{edit}");
+
+        let (_, identity) = identity(&fixtures::container("web"));
+        each_row(["10.0.0.8", "2001:db8::8"], |address| {
+            for kind in [Kind::Tunnel, Kind::Http] {
+                let mut flow = flow(kind, "api.example.com");
+                let source = crate::contract::Source::Address(address.parse().unwrap());
+                flow.start_mut().client.source = Some(source);
+                let (denied, edit) = body(&identity, &flow);
+                assert_eq!(denied["error"], "Unknown source IP");
+                assert_eq!(denied["client"], address);
+                assert!(edit.ends_with(&format!("--ip {address}")), "{edit}");
+            }
+        });
     }
 
     #[test]

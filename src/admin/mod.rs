@@ -5,6 +5,7 @@ mod act;
 mod containers;
 mod error;
 mod json;
+mod listed;
 mod mcp;
 mod registration;
 mod sandbox;
@@ -24,6 +25,7 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 pub use act::OperatorAct;
+pub use listed::{listed, not_registered};
 pub use mcp::{Acceptance, NamedTool, OperatorRequest};
 pub use registration::{FieldError, parse_registration, repo_name};
 pub use sandbox::{ActiveCredential, SandboxSettings};

@@ -253,7 +253,12 @@ fn expires_at(
     let at = OffsetDateTime::parse(text, &Rfc3339)
         .ok()
         .and_then(|at| at.checked_to_offset(UtcOffset::UTC))
-        .ok_or_else(|| invalid("expires_at", "must be an RFC 3339 time"))?;
+        .ok_or_else(|| {
+            invalid(
+                "expires_at",
+                "must be an RFC 3339 time such as 2030-01-01T00:00:00Z",
+            )
+        })?;
     match at > now {
         true => Ok(at),
         false => Err(invalid("expires_at", "is in the past")),

@@ -71,7 +71,8 @@ impl DevOptions {
     }
 }
 
-/// Prints the addresses of proxy, DNS, MCP gateway and admin API, and three commands to try.
+/// Prints the addresses of proxy, DNS, MCP gateway and admin API, how to watch requests and how to
+/// stop, and three commands to try.
 /// `wanted` has the configured DNS addresses. `config` has the bound addresses, which differ from
 /// the configured ones if a port of DNS was taken or a port is 0.
 pub fn print_what_to_try(config: &Config, wanted: &[SocketAddr]) {
@@ -104,7 +105,8 @@ pub fn print_what_to_try(config: &Config, wanted: &[SocketAddr]) {
   admin  {admin}
   CA     {ca}
 
-127.0.0.1 is registered as container `local`. Try:
+127.0.0.1 is registered as container `local`. In a second terminal, in this directory,
+`unified-proxy tail` shows each request as it ends. Ctrl-C stops `dev`. Try:
   curl -x http://{proxy} --cacert {ca} https://api.github.com/zen
   curl -x http://{proxy} --cacert {ca} https://evil.example.com/
   dig @{dns_host} -p {dns_port} evil.example.com

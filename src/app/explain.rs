@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use addons::contract::{
     Authority, Client, Container, ContainerId, Denial, Endpoint, Flow, Kind, Path, Request, Scheme,
-    names,
+    Unavailable, names,
 };
 use http::{HeaderMap, Method, Uri};
 
-use crate::admin::{ExplainRequest, ExplainStep, Explanation, StepVerdict};
+use crate::admin::{ExplainRequest, ExplainStep, Explanation, StepVerdict, not_registered};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 
@@ -155,9 +155,14 @@ pub fn client(container: &Container) -> Client {
 }
 
 /// Finds the live lease of a container. Returns an error if the id is invalid, the container has no
-/// live lease, or the registry is unavailable.
+/// live lease (the error lists those that have one), or the registry is unavailable.
 pub fn find(registry: &Registry, id: &str) -> Result<Arc<Container>, String> {
     let id = ContainerId::parse(id).ok_or_else(|| format!("{id:?} is not a container id"))?;
-    let found = registry.get(&id).map_err(|error| error.to_string())?;
-    found.ok_or_else(|| format!("no container {id} is registered"))
+    let shown = |error: Unavailable| error.to_string();
+    if let Some(found) = registry.get(&id).map_err(shown)? {
+        return Ok(found);
+    }
+    let live = registry.list().map_err(shown)?;
+    let ids: Vec<_> = live.iter().map(|container| &container.id).collect();
+    Err(not_registered(id, &ids))
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::explain::{client, find, report};
 use crate::admin::{
-    Acceptance, ExplainRequest, Explanation, NamedTool, OperatorAct, OperatorRequest,
+    Acceptance, ExplainRequest, Explanation, NamedTool, OperatorAct, OperatorRequest, listed,
 };
 use crate::mcp::{
     AcceptError, Caller, ClientRequest, Core, DefinitionFile, Digests, Events, Outcome, Version,
@@ -134,9 +134,16 @@ impl Operator {
         server: &str,
         tool: &str,
     ) -> Result<Arc<Definition>, String> {
-        let mount = self.core.mounts().find(container, server).ok_or_else(|| {
+        let mounts = self.core.mounts();
+        let mount = mounts.find(container, server).ok_or_else(|| {
+            let mounted = mounts.health(Some(&**container)).into_iter();
+            let mounted: Vec<_> = mounted.map(|mount| mount.server).collect();
+            let mounted = match mounted.as_slice() {
+                [] => "no server is".to_owned(),
+                names => format!("mounted: {}", listed(names)),
+            };
             format!(
-                "no server {server} is mounted for {}: see mcpServers in mcp.yaml",
+                "no server {server} is mounted for {}; {mounted}: see mcpServers in mcp.yaml",
                 container.id
             )
         })?;
@@ -154,7 +161,11 @@ impl Operator {
         let tools = pooled.catalog.tools().await;
         let tools = tools.map_err(|error| failed(&error))?;
         find(&tools).ok_or_else(|| {
-            format!("{server} lists no tool {tool}; use the server's own name for the tool")
+            let names: Vec<_> = tools.iter().map(|definition| &definition.name).collect();
+            format!(
+                "{server} lists no tool {tool}; by the server's own names, it lists: {}",
+                listed(&names)
+            )
         })
     }
 }

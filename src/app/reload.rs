@@ -158,7 +158,9 @@ impl Reloader {
         let mut config = self.source.reload(check).map_err(texts)?;
         self.refuse_gone(&config)?;
         self.keep_what_needs_a_restart(&mut config);
-        for warning in &config.warnings {
+        // The log has the warnings of the configuration in force already.
+        let known = &self.snapshots.current().config.warnings;
+        for warning in config.warnings.iter().filter(|one| !known.contains(one)) {
             tracing::warn!("{warning}");
         }
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;

@@ -5,7 +5,7 @@ use time::OffsetDateTime;
 
 use super::exit::{Failure, code, print};
 use super::{ConfigDir, load};
-use crate::tls::{CaError, CaFiles};
+use crate::tls::{CaError, CaFiles, rfc3339};
 
 /// Subcommands of `ca`.
 #[derive(Debug, Subcommand)]
@@ -31,8 +31,9 @@ impl CaCommand {
             Self::Rotate(_) => {
                 let from = files.rotate(OffsetDateTime::now_utc()).map_err(failed)?;
                 print(format_args!(
-                    "the certificate of the new CA is in {}; the new CA signs from {from} on",
-                    files.public_path().display()
+                    "the certificate of the new CA is in {}; the new CA signs from {} on",
+                    files.public_path().display(),
+                    rfc3339(from)
                 ))
             }
         }

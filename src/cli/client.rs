@@ -15,8 +15,11 @@ use tokio::net::UnixStream;
 
 use super::events::Events;
 use super::exit::{Failure, code};
-use crate::admin::SandboxSettings;
+use super::unreachable;
+use crate::admin::{SandboxSettings, not_registered};
 
+/// The path of the registered containers.
+pub(super) const CONTAINERS: &str = "/internal/containers";
 /// The default time limit, from connecting to the end of the response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limit on the attempts of a request that the admin API's rate limit denies with 429.
@@ -25,13 +28,16 @@ const ATTEMPTS: u32 = 5;
 /// A client of one server. Each request has its own connection.
 pub(super) struct Client {
     socket: PathBuf,
+    /// The option, variable or file that names the socket, for errors.
+    named_by: String,
     timeout: Duration,
 }
 
 impl Client {
-    pub(super) fn new(socket: PathBuf) -> Self {
+    pub(super) fn new(socket: PathBuf, named_by: impl Into<String>) -> Self {
         Self {
             socket,
+            named_by: named_by.into(),
             timeout: RESPONSE_TIMEOUT,
         }
     }
@@ -60,9 +66,29 @@ impl Client {
             }
             return match response.status().is_success() {
                 true => Ok(response.into_body()),
-                false => Err(failure(&response)),
+                false => Err(self.refused(path, &response).await),
             };
         }
+    }
+
+    /// The failure of a request whose response has an error status. If the path names a container
+    /// that is not registered, the failure lists the registered ones.
+    async fn refused(&self, path: &str, response: &Response<Value>) -> Failure {
+        let below = path
+            .strip_prefix(CONTAINERS)
+            .and_then(|path| path.strip_prefix('/'));
+        if response.status() == StatusCode::NOT_FOUND
+            && let Some(id) = below.and_then(|below| below.split('/').next())
+            && let Ok(list) = self.get(CONTAINERS).await
+            && let Some(containers) = list.body().get("containers").and_then(Value::as_array)
+        {
+            let ids = containers
+                .iter()
+                .filter_map(|container| container.get("container_id")?.as_str());
+            let ids: Vec<&str> = ids.collect();
+            return Failure::usage(not_registered(id, &ids));
+        }
+        failure(response)
     }
 
     /// Queries the settings that a sandbox needs: the server's addresses, certificates and
@@ -103,18 +129,19 @@ impl Client {
 
     async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Failure> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|error| {
-            let socket = self.socket.display();
-            let message = format!(
-                "cannot connect to {socket}: {error}: is unified-proxy running? \
-                 Start it (unified-proxy serve, or dev), or name its socket with --socket PATH"
-            );
+            let (socket, named_by) = (self.socket.display(), &self.named_by);
+            let why = unreachable::explain(&self.socket, &error);
+            let message = format!("cannot connect to {socket} ({named_by}): {error}: {why}");
             Failure::new(code::UNAVAILABLE, message)
         })?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| self.broken(error))?;
         tokio::spawn(connection);
         let response = sender.send_request(request).await;
-        response.map_err(|error| self.broken(error))
+        response.map_err(|error| match unreachable::not_admitted(&self.socket) {
+            Some(why) => self.broken(format_args!("{error}: {why}")),
+            None => self.broken(error),
+        })
     }
 
     async fn read(&self, response: Response<Incoming>) -> Result<Response<Value>, Failure> {
@@ -128,11 +155,10 @@ impl Client {
     /// The failure of an open connection: the server closed it or sent no valid response in time.
     fn broken(&self, what: impl std::fmt::Display) -> Failure {
         let socket = self.socket.display();
-        let message = format!(
-            "no valid response from {socket}: {what}; see the server's log \
-             (the server closes connections of users other than root, its own user and admin_uids)"
-        );
-        Failure::new(code::UNAVAILABLE, message)
+        Failure::new(
+            code::UNAVAILABLE,
+            format_args!("no valid response from {socket}: {what}; see the server's log"),
+        )
     }
 }
 

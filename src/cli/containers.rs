@@ -11,17 +11,17 @@ use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::client::CONTAINERS;
 use super::exit::Failure;
-use super::{Output, parse_id};
+use super::{Output, examples, parse_id};
 use crate::admin::RegistrationBody;
 use crate::registry::RepoEntry;
-
-const CONTAINERS: &str = "/internal/containers";
 
 /// Subcommands of `container`.
 #[derive(Debug, Subcommand)]
 pub enum ContainerCommand {
     /// Register a container, replacing a lease with the same id or address
+    #[command(after_help = examples::CONTAINER_ADD)]
     Add(Box<Add>),
     /// Unregister a container; its connections end
     Rm(One),
@@ -107,7 +107,9 @@ fn parse_expiry(text: &str) -> Result<OffsetDateTime, String> {
         OffsetDateTime::now_utc().checked_add(later)
     };
     from_now().ok_or_else(|| {
-        "must be an RFC 3339 time, or a duration from now such as 90m, 8h or 7d".to_owned()
+        "must be an RFC 3339 time such as 2030-01-01T00:00:00Z, or a duration from now such as \
+         90m, 8h or 7d"
+            .to_owned()
     })
 }
 

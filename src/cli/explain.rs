@@ -1,5 +1,7 @@
 //! `explain`: prints the verdict of each addon on a request, in a dry run.
 
+use std::convert::Infallible;
+
 use clap::Args;
 use http::Method;
 use serde::Deserialize;
@@ -13,12 +15,17 @@ use crate::admin::{ExplainRequest, Explanation, StepVerdict};
 /// The METHOD argument of a tool call.
 const TOOL_CALL: &str = "tools/call";
 
+const STANDARD_METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
+];
+
 /// The request to explain.
 #[derive(Args, Debug)]
 pub struct Explain {
     /// The container's id
     container: String,
     /// The request's method; CONNECT for a tunnel, tools/call for a tool call
+    #[arg(value_parser = parse_method)]
     method: String,
     /// The request's URL; wss:// or ws:// for a WebSocket, HOST:PORT for CONNECT; the server of a
     /// tool call
@@ -32,6 +39,14 @@ pub struct Explain {
     arguments: Option<Map<String, Value>>,
     #[command(flatten)]
     output: Output,
+}
+
+/// Accepts the standard methods in lower case too, such as `get`. Methods are case-sensitive, but
+/// nobody asks about a method of the name `get`.
+fn parse_method(text: &str) -> Result<String, Infallible> {
+    let upper = text.to_ascii_uppercase();
+    let is_standard = STANDARD_METHODS.contains(&upper.as_str());
+    Ok(if is_standard { upper } else { text.to_owned() })
 }
 
 impl Explain {
@@ -106,8 +121,29 @@ fn lines(question: &ExplainRequest, explanation: &Explanation) -> String {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
     use crate::admin::ExplainStep;
+
+    #[test]
+    fn a_standard_method_is_accepted_in_lower_case_and_others_stay_as_they_are() {
+        each_row(
+            [
+                ("get", "GET"),
+                ("Post", "POST"),
+                ("connect", "CONNECT"),
+                ("patch", "PATCH"),
+                ("GET", "GET"),
+                ("tools/call", "tools/call"),
+                ("propfind", "propfind"),
+                ("getx", "getx"),
+            ],
+            |(text, method)| {
+                assert_eq!(parse_method(text).as_deref(), Ok(method));
+            },
+        );
+    }
 
     #[test]
     fn the_explanation_lists_each_addons_verdict_and_the_reason_of_a_denial() {

@@ -7,6 +7,7 @@ mod containers;
 mod dev;
 mod env;
 mod events;
+mod examples;
 mod exit;
 mod explain;
 mod health;
@@ -15,6 +16,7 @@ mod registry;
 mod run;
 mod sandbox_files;
 mod tail;
+mod unreachable;
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
@@ -51,7 +53,7 @@ const VERSION: &str = match option_env!("UNIFIED_PROXY_BUILD") {
 };
 
 #[derive(Debug, Parser)]
-#[command(name = "unified-proxy", version = VERSION, about)]
+#[command(name = "unified-proxy", version = VERSION, about, after_help = examples::ALL)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -60,14 +62,18 @@ struct Cli {
 /// The subcommands of `unified-proxy`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the appliance
-    Serve(ConfigDir),
-    /// Run on this machine, with local defaults
+    /// Run one command in a sandbox of its own
+    #[command(after_help = examples::RUN)]
+    Run(Box<run::Run>),
+    /// Serve this machine until Ctrl-C, with local defaults
+    #[command(after_help = examples::DEV)]
     Dev(dev::Dev),
+    /// Serve registered containers: the proxy, DNS and the MCP gateway
+    Serve(ConfigDir),
     /// Validate every configuration file
     Check(ConfigDir),
-    /// Run one command in a sandbox of its own
-    Run(Box<run::Run>),
+    #[command(flatten)]
+    Client(ClientCommand),
     /// The appliance of one `run`
     #[command(name = run::APPLIANCE, hide = true)]
     RunAppliance,
@@ -96,8 +102,6 @@ pub enum Command {
     /// The audit log
     #[command(subcommand)]
     Audit(AuditCommand),
-    #[command(flatten)]
-    Client(ClientCommand),
 }
 
 /// Subcommands of `audit`.
@@ -177,6 +181,7 @@ pub fn check(dir: &ConfigDir) -> Result<(), Failure> {
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
     /// Say what would happen to a request, and why
+    #[command(after_help = examples::EXPLAIN)]
     Explain(explain::Explain),
     /// Show flows as they end
     Tail(tail::Tail),
@@ -187,8 +192,10 @@ pub enum ClientCommand {
     #[command(subcommand)]
     Mcp(mcp::McpCommand),
     /// Say whether listeners, registry and chain work
+    #[command(after_help = examples::HEALTH)]
     Health(Output),
     /// Print the environment that points clients at the proxy
+    #[command(after_help = examples::ENV)]
     Env(env::Env),
     /// Write the placeholder credential files that a sandbox mounts
     SandboxFiles(sandbox_files::SandboxFiles),
@@ -208,13 +215,25 @@ struct Target {
 
 impl Target {
     fn client(&self) -> Client {
-        let named = self.socket.clone();
-        let named = named.or_else(|| std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from));
-        Client::new(named.unwrap_or_else(|| {
-            let dev = dev_state().map(|state| state.join("api.sock"));
-            dev.filter(|socket| socket.exists())
-                .unwrap_or_else(|| SOCKET.into())
-        }))
+        if let Some(socket) = &self.socket {
+            return Client::new(socket.clone(), "--socket");
+        }
+        if let Some(socket) = std::env::var_os(SOCKET_VARIABLE) {
+            return Client::new(socket.into(), format!("${SOCKET_VARIABLE}"));
+        }
+        let socket = dev_state().map(|state| state.join("api.sock"));
+        match socket.filter(|socket| socket.exists()) {
+            Some(socket) => Client::new(socket, "of `dev` in this directory"),
+            None if Path::new(DEV_STATE).symlink_metadata().is_ok() => {
+                let named_by =
+                    format!("the default; {DEV_STATE} is another user's or has no socket");
+                Client::new(SOCKET.into(), named_by)
+            }
+            None => Client::new(
+                SOCKET.into(),
+                format!("the default; there is no {DEV_STATE}"),
+            ),
+        }
     }
 }
 
@@ -235,7 +254,8 @@ impl Server {
             return Ok(self.target.client());
         };
         let (dir, profile) = ConfigDir { config: Some(dir) }.here();
-        Ok(Client::new(config::admin_socket(&dir, profile)?))
+        let named_by = format!("listen.admin of the configuration in {}", dir.display());
+        Ok(Client::new(config::admin_socket(&dir, profile)?, named_by))
     }
 }
 

@@ -85,14 +85,17 @@ fn line(flow: &Value, colour: bool) -> String {
         id => id,
     };
     let outcome = field("outcome");
+    let kind = field("kind");
+    let status = match kind.as_str() {
+        "dns" => response_code(field("status")),
+        _ => field("status"),
+    };
     let mut line = format!(
-        "{time} {who} {} {} {}:{}{} {} {outcome}",
-        field("kind"),
+        "{time} {who} {kind} {} {}:{}{} {status} {outcome}",
         field("method"),
         field("host"),
         field("port"),
         field("path"),
-        field("status"),
     );
     for (name, before) in [
         ("server", "server "),
@@ -124,6 +127,21 @@ fn line(flow: &Value, colour: bool) -> String {
     shaded(line, shade, colour)
 }
 
+/// The name of a DNS response code that the proxy sends, such as `NXDOMAIN` for 3; the number of any
+/// other code.
+fn response_code(number: String) -> String {
+    let name = match number.as_str() {
+        "0" => "NOERROR",
+        "1" => "FORMERR",
+        "2" => "SERVFAIL",
+        "3" => "NXDOMAIN",
+        "4" => "NOTIMP",
+        "5" => "REFUSED",
+        _ => return number,
+    };
+    name.to_owned()
+}
+
 fn shaded(line: String, shade: &str, colour: bool) -> String {
     match colour && !shade.is_empty() {
         true => format!("\x1b[{shade}m{line}\x1b[0m"),
@@ -134,6 +152,7 @@ fn shaded(line: String, shade: &str, colour: bool) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use testkit::each_row;
 
     use super::*;
 
@@ -163,6 +182,32 @@ mod tests {
                         fetch policy_denied_continue by mcp rule authz decision deny_continue \
                         because not\\u{a}today";
         assert_eq!(line(&flow, false), expected);
+    }
+
+    #[test]
+    fn the_response_code_of_a_dns_question_is_shown_by_its_name_and_an_http_status_as_a_number() {
+        each_row(
+            [
+                ("dns", 0, "NOERROR"),
+                ("dns", 1, "FORMERR"),
+                ("dns", 2, "SERVFAIL"),
+                ("dns", 3, "NXDOMAIN"),
+                ("dns", 4, "NOTIMP"),
+                ("dns", 5, "REFUSED"),
+                ("dns", 16, "16"),
+                ("http", 3, "3"),
+                ("http", 200, "200"),
+            ],
+            |(kind, status, shown)| {
+                let flow = json!({
+                    "ts": "2030-01-01T12:34:56.789Z", "container_id": "c1", "kind": kind,
+                    "method": "A", "host": "a.example.com", "port": 53, "status": status,
+                    "outcome": "ok",
+                });
+                let expected = format!("12:34:56 c1 {kind} A a.example.com:53 {shown} ok");
+                assert_eq!(line(&flow, false), expected);
+            },
+        );
     }
 
     #[test]

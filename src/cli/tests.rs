@@ -59,6 +59,7 @@ fn documented_command_lines_are_parsed() {
             "mcp call kb_read",
             "mcp call kb_read {\"a\":1} --url http://127.0.0.1:8091/mcp",
             "mcp accept kb read",
+            "run -- ls",
             "env",
             "env --shell fish --socket /tmp/s",
             "env --shell json --proxy http://proxy:8080 --certs /certs",
@@ -72,6 +73,84 @@ fn documented_command_lines_are_parsed() {
             }
         },
     );
+}
+
+#[test]
+fn a_run_takes_its_command_with_or_without_two_dashes() {
+    each_row(
+        [
+            ("run ls", vec!["ls"]),
+            ("run -- ls", vec!["ls"]),
+            ("run ls -la --color", vec!["ls", "-la", "--color"]),
+            ("run --quiet ls --quiet", vec!["ls", "--quiet"]),
+            (
+                "run --repo o/n -- git log --oneline",
+                vec!["git", "log", "--oneline"],
+            ),
+            ("run ls -- -x", vec!["ls", "--", "-x"]),
+            (
+                "run -- sh -c true -- a",
+                vec!["sh", "-c", "true", "--", "a"],
+            ),
+        ],
+        |(line, command)| {
+            let read = format!("{:?}", read(line).unwrap());
+            let command = format!("command: {command:?}");
+            assert!(read.contains(&command), "{line}: {read}");
+        },
+    );
+}
+
+#[test]
+fn the_help_begins_with_run_and_ends_with_examples_and_exit_codes() {
+    let help = Cli::command().render_help().to_string();
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let first = commands.split_whitespace().next();
+    assert_eq!(first, Some("run"), "{help}");
+    let (_, ending) = help.split_once("Examples:\n").unwrap();
+    let (_, codes) = ending.split_once("Exit codes:\n").unwrap();
+    let all = [
+        code::DONE,
+        code::DENIED,
+        code::USAGE,
+        code::UNAVAILABLE,
+        code::SOFTWARE,
+        code::CONFIG,
+    ];
+    each_row(all, |code| {
+        let line = format!("  {code:<4}");
+        assert!(
+            codes.lines().any(|known| known.starts_with(&line)),
+            "{code}: {help}"
+        );
+    });
+}
+
+#[test]
+fn every_example_of_the_help_is_a_command_line() {
+    let texts = [
+        examples::ALL,
+        examples::RUN,
+        examples::DEV,
+        examples::EXPLAIN,
+        examples::CONTAINER_ADD,
+        examples::ENV,
+    ];
+    each_row(texts, |text| {
+        let lines = text.lines();
+        let examples: Vec<_> = lines
+            .filter_map(|line| line.trim().strip_prefix("unified-proxy "))
+            .collect();
+        assert!(!examples.is_empty(), "{text}");
+        for example in examples {
+            // A comment follows two spaces, another program a bar.
+            let line = example.split("  ").next().unwrap();
+            let line = line.split(" | ").next().unwrap().replace('\'', "");
+            if let Err(error) = read(&line) {
+                panic!("{line}: {error}");
+            }
+        }
+    });
 }
 
 #[test]
@@ -90,6 +169,10 @@ fn invalid_command_lines_are_usage_errors() {
             "container add c1 --ip 10.0.0",
             "container add c1 --ip 10.0.0.5 --auth-mode root",
             "container add c1 --ip 10.0.0.5 --expires soon",
+            "container add c1 --ip 10.0.0.5 --expires 2030-01-01",
+            "run",
+            "run --",
+            "run --unknown ls",
             "container rm",
             "tail --container c/1",
             "explain c1 tools/call kb",

@@ -8,6 +8,7 @@ mod proxy;
 mod types;
 
 use std::fs;
+use std::io::{self, IsTerminal};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -57,6 +58,15 @@ impl Profile {
         match self {
             Self::Serve => "/var/lib/unified-proxy".into(),
             Self::Dev => DEV_STATE.into(),
+        }
+    }
+
+    /// Whether log lines are JSON: always for the appliance, whose log a program reads; for a
+    /// developer, unless standard error is a terminal.
+    fn logs_json(self) -> bool {
+        match self {
+            Self::Serve => true,
+            Self::Dev => !io::stderr().is_terminal(),
         }
     }
 
@@ -139,12 +149,19 @@ pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigError
 /// configuration, since their names may be misspelt.
 fn check_directory(dir: &Path, report: &Report) -> Result<(), ConfigErrors> {
     let entries = fs::read_dir(dir).map_err(|error| {
+        let remedy = match error.kind() {
+            io::ErrorKind::NotFound => {
+                ". Name another directory with --config DIR, or create this one: with the files of the \
+                 folder `config` in the source of unified-proxy, or empty, which denies every request"
+            }
+            _ => "",
+        };
         ConfigErrors(vec![ConfigError {
             file: dir.display().to_string().into(),
             line: 0,
             column: 0,
             key: String::new(),
-            message: format!("the configuration directory cannot be read: {error}"),
+            message: format!("the configuration directory cannot be read: {error}{remedy}"),
         }])
     })?;
     let mut strays: Vec<_> = entries

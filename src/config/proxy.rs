@@ -77,7 +77,7 @@ pub fn read(files: &Files<'_>, profile: Profile, env: Env<'_>) -> ProxyConfig {
         upstream: upstream(&fields.section("upstream")),
         limits: limits(&fields.section("limits")),
         dns: dns(&fields.section("dns")),
-        logging: logging(&fields.section("logging"), env, polis),
+        logging: logging(&fields.section("logging"), profile, env, polis),
         audit,
     }
 }
@@ -171,7 +171,8 @@ fn dns(fields: &Fields<'_>) -> DnsConfig {
     }
 }
 
-fn logging(fields: &Fields<'_>, env: Env<'_>, polis: PolisSettings) -> Logging {
+fn logging(fields: &Fields<'_>, profile: Profile, env: Env<'_>, polis: PolisSettings) -> Logging {
+    let json = polis.log_json.unwrap_or_else(|| profile.logs_json());
     let level = match fields.find("level") {
         Some(at) => at.parse(log_level),
         // The default of the shipped file: `${LOG_LEVEL:-info}`.
@@ -184,7 +185,7 @@ fn logging(fields: &Fields<'_>, env: Env<'_>, polis: PolisSettings) -> Logging {
     };
     Logging {
         level: level.unwrap_or_default(),
-        json: fields.or("format", polis.log_json.unwrap_or(true), |at| {
+        json: fields.or("format", json, |at| {
             at.one_of(&[("json", true), ("text", false)])
         }),
     }

@@ -70,7 +70,7 @@ impl Service {
         let refuse = |denial| self.refuse_unknown(&snapshot, packet, &dns_client, denial);
         let container = match dns_client.container(&snapshot) {
             Ok(Some(container)) => container,
-            Ok(None) => return refuse(Denial::new(Code::UnknownSource, "Unknown source IP")),
+            Ok(None) => return refuse(Denial::unknown_source(None)),
             Err(_unavailable) => {
                 return refuse(Denial::new(
                     Code::RegistryUnavailable,

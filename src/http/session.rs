@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{
-    Client, Code, Container, Denial, Endpoint, Flow, FlowStart, Kind, Principal, Verdict, names,
+    Client, Container, Denial, Endpoint, Flow, FlowStart, Kind, Principal, Verdict, names,
 };
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -122,21 +122,27 @@ impl Session {
         match (&self.container, flow.known_container()) {
             (Some(bound), Some(found)) if Arc::ptr_eq(bound, found) => Ok(()),
             (None, None) => Ok(()),
-            _ => Err(unknown_source()),
+            _ => Err(self.unknown_source()),
         }
     }
 
     /// The lease that owns the upstream connections and the memory for bodies; a denial for an
     /// unknown source.
     pub fn owner(&self) -> Result<&Arc<Container>, Denial> {
-        self.container.as_ref().ok_or_else(unknown_source)
+        let container = self.container.as_ref();
+        container.ok_or_else(|| self.unknown_source())
+    }
+
+    /// The denial of a flow on this connection whose container is not the connection's.
+    pub fn unknown_source(&self) -> Denial {
+        Denial::unknown_source(self.client.source.as_ref()).by(names::PROXY)
     }
 
     /// Denies if the lease has ended. Called for an aborted request before its client or its
     /// upstream is recorded as the cause, since the end of the lease may have aborted it.
     pub fn is_live(&self) -> Verdict {
         match &self.container {
-            Some(container) if container.has_ended() => Err(unknown_source()),
+            Some(container) if container.has_ended() => Err(self.unknown_source()),
             _ => Ok(()),
         }
     }
@@ -222,8 +228,4 @@ impl Drop for Session {
             self.hand_back();
         }
     }
-}
-
-fn unknown_source() -> Denial {
-    Denial::new(Code::UnknownSource, "Unknown source IP").by(names::PROXY)
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::Path;
 
 use tempfile::NamedTempFile;
@@ -45,9 +45,40 @@ pub(super) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CaError>
         file.write_all(bytes)?;
         file.as_file()
             .set_permissions(fs::Permissions::from_mode(mode))?;
+        // The directory's owner runs the server. This process may be root, as in `ca rotate`: the
+        // server could not read root's files.
+        if rustix::process::geteuid().is_root() {
+            let owner = fs::metadata(directory)?;
+            fchown(file.as_file(), Some(owner.uid()), Some(owner.gid()))?;
+        }
         file.as_file().sync_all()?;
         file.persist(path)?;
         Ok(())
     })();
     written.map_err(CaError::io(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::chown;
+
+    use super::*;
+
+    /// Only root can give a file to another user. If the tests run without root, the owner is this
+    /// user.
+    #[test]
+    fn a_file_belongs_to_the_owner_of_its_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        if rustix::process::geteuid().is_root() {
+            chown(directory.path(), Some(54_321), Some(54_322)).unwrap();
+        }
+        let file = directory.path().join("ca-next.key");
+        write(&file, b"key", 0o600).unwrap();
+        let of = |path: &Path| {
+            let found = fs::metadata(path).unwrap();
+            (found.uid(), found.gid())
+        };
+        assert_eq!(of(&file), of(directory.path()));
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+    }
 }

@@ -7,11 +7,10 @@ use aws_lc_rs::digest::{SHA256, digest};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
 use super::ca_disk::{create_dir, read, write, write_if_changed};
-use super::ca_error::CaError;
+use super::ca_error::{CaError, rfc3339};
 use super::trusted::{TrustStore, read_pem, write_pem};
 
 /// How long a CA is valid.
@@ -116,8 +115,7 @@ impl CaFiles {
         let mut text = String::new();
         for (name, what) in [(CURRENT, "signs now"), (NEXT, "signs next")] {
             if let Some(ca) = self.load(name)? {
-                let [from, to] = [ca.not_before, ca.not_after]
-                    .map(|at| at.format(&Rfc3339).unwrap_or_else(|_| at.to_string()));
+                let [from, to] = [ca.not_before, ca.not_after].map(rfc3339);
                 text.push_str(&format!(
                     "# {what}\n# subject: {}\n# valid: {from} to {to}\n# SHA-256: {}\n{}",
                     ca.subject, ca.fingerprint, ca.pem

@@ -12,7 +12,7 @@ mod upstream;
 mod variables;
 
 pub use authority::Authority;
-pub use ca_error::CaError;
+pub use ca_error::{CaError, rfc3339};
 pub use ca_files::{CaFiles, ROTATION_GRACE};
 pub use provider::provider;
 pub use trusted::TRUST_STORE_PASSWORD;

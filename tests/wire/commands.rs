@@ -8,6 +8,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::each_row;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use crate::support::{Origin, Proxy, Reply, SANDBOX, SOON, Setup, eventually, read_reply};
 
@@ -48,9 +50,38 @@ fn explain_shows_the_verdict_and_the_edit_that_would_change_it() {
     );
     let ran = proxy.cli(&["explain", "nobody", "GET", url]);
     assert_eq!(ran.code, Some(64), "{ran:?}");
-    assert!(ran.stderr.contains("no container nobody"), "{ran:?}");
+    let said = format!("no container nobody is registered; registered: {SANDBOX}");
+    assert!(ran.stderr.contains(&said), "{ran:?}");
     origin.assert_untouched();
     assert_eq!(proxy.metric("proxy_requests_total", &[]), 0.0);
+}
+
+#[test]
+fn commands_for_an_unknown_container_name_the_registered_ones() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    proxy.register("127.0.0.9", "another");
+    let url = "https://api.example.com/";
+    each_row(
+        [
+            &["explain", "nope", "GET", url][..],
+            &["explain", "nope", "tools/call", "notes", "add"],
+            &["container", "rm", "nope"],
+            &["container", "show", "nope"],
+            &["container", "reset", "nope"],
+        ],
+        |arguments| {
+            let ran = proxy.cli(arguments);
+            assert_eq!(ran.code, Some(64), "{arguments:?}: {ran:?}");
+            let said = format!("no container nope is registered; registered: another, {SANDBOX}");
+            assert!(ran.stderr.contains(&said), "{arguments:?}: {ran:?}");
+        },
+    );
+    for id in ["another", SANDBOX] {
+        proxy.cli(&["container", "rm", id]).ok();
+    }
+    let ran = proxy.cli(&["container", "rm", "nope"]);
+    assert!(ran.stderr.contains("container add"), "{ran:?}");
 }
 
 #[test]
@@ -112,6 +143,8 @@ fn explain_exits_with_0_if_allowed_1_if_denied_and_64_for_invalid_arguments() {
     each_row(
         [
             ("GET", "https://api.example.com/", 0, "allowed"),
+            ("get", "https://api.example.com/", 0, "allowed"),
+            ("Connect", "api.example.com:443", 0, "allowed"),
             ("GET", "wss://api.example.com/socket", 0, "allowed"),
             ("GET", "ws://plain.example.com/socket", 0, "allowed"),
             ("CONNECT", "api.example.com:443", 0, "allowed"),
@@ -282,7 +315,9 @@ fn a_rotated_ca_is_published_at_once_and_clients_with_the_old_or_new_file_accept
     let ca = |proxy: &Proxy, what: &str| proxy.cli(&[&["ca", what][..], &CONFIG].concat()).ok();
     let bundled = certificates(&proxy, "certs/ca-bundle.pem");
     let said = ca(&proxy, "rotate");
-    assert!(said.contains("the new CA signs from"), "{said}");
+    let (_, from) = said.split_once("the new CA signs from ").unwrap();
+    let from = from.trim().strip_suffix(" on").unwrap();
+    OffsetDateTime::parse(from, &Rfc3339).unwrap();
     assert_eq!(certificates(&proxy, "certs/ca.pem"), 2);
     assert_eq!(certificates(&proxy, "certs/ca-bundle.pem"), bundled + 1);
     let path = ca(&proxy, "path");

@@ -3,13 +3,17 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
 
 use rustix::process::geteuid;
 use serde_json::json;
+use tempfile::TempDir;
 use testkit::each_row;
 
-use crate::support::{Origin, Proxy, SOON, Setup};
+use crate::support::{Origin, Proxy, Ran, SOON, Setup};
 
 /// Uid of `nobody` on Linux distributions.
 const NOBODY: u32 = 65534;
@@ -57,6 +61,99 @@ fn a_peer_whose_uid_is_not_listed_is_refused_even_at_mode_0666() {
                 passes,
                 "admin_uids {uids}: {output:?}"
             );
+        },
+    );
+}
+
+/// Runs a command that cannot reach the admin socket, and returns its error.
+fn unreachable(command: &mut Command) -> String {
+    let ran = Ran::of(command.args(["container", "list"]));
+    assert_eq!(ran.code, Some(69), "{ran:?}");
+    ran.stderr
+}
+
+#[test]
+fn a_command_without_a_server_names_the_socket_that_it_tried_and_the_option_that_chose_it() {
+    const DEFAULT: &str = "/var/run/proxy/api.sock";
+    let directory = TempDir::new().unwrap();
+    let dead = directory.path().join("dead.sock");
+    drop(UnixListener::bind(&dead).unwrap());
+    let dead = dead.to_str().unwrap();
+    let missing = ["No such file", "is unified-proxy running?", "--socket PATH"];
+    let ended = ["Connection refused", "has ended", "--socket PATH"];
+    let mut rows = vec![
+        (
+            Some("/no/a.sock"),
+            "/no/a.sock ($UNIFIED_PROXY_SOCKET)".to_owned(),
+            missing,
+        ),
+        (Some(dead), format!("{dead} ($UNIFIED_PROXY_SOCKET)"), ended),
+    ];
+    // A server of this machine may have the default socket.
+    if !Path::new(DEFAULT).exists() {
+        rows.push((None, format!("{DEFAULT} (the default;"), missing));
+    }
+    each_row(rows, |(variable, tried, parts)| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_unified-proxy"));
+        command.current_dir(directory.path());
+        command.envs(variable.map(|path| ("UNIFIED_PROXY_SOCKET", path)));
+        let said = unreachable(&mut command);
+        for part in [tried.as_str()].iter().chain(&parts) {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    });
+}
+
+#[test]
+fn a_user_who_is_kept_from_the_admin_socket_is_told_by_what_and_how_to_get_in() {
+    if !geteuid().is_root() {
+        // Only root can run the command as another user.
+        return;
+    }
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["admin_mode"] = json!("0666");
+    let proxy = setup.start();
+    let socket = proxy.path("api.sock");
+    let directory = socket.parent().unwrap();
+    // The state of `dev`, in the working directory.
+    let work = TempDir::new().unwrap();
+    let state = work.path().join(".unified-proxy");
+    std::fs::create_dir(&state).unwrap();
+    let set = |path: &Path, mode| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    };
+    set(work.path(), 0o755);
+    set(&state, 0o700);
+    let closed =
+        |directory: &Path| format!("may not search the directory {}:", directory.display());
+    let outside = "the server admits root, its own user (0) and `admin_uids`:".to_owned();
+    each_row(
+        [
+            (0o700, 0o666, Some(&socket), closed(directory)),
+            (
+                0o711,
+                0o600,
+                Some(&socket),
+                "may not write to the socket:".to_owned(),
+            ),
+            (0o711, 0o666, Some(&socket), outside),
+            (0o711, 0o666, None, closed(Path::new("./.unified-proxy"))),
+        ],
+        |(directory_mode, socket_mode, named, why)| {
+            set(directory, directory_mode);
+            set(&socket, socket_mode);
+            let mut command = proxy.command(env!("CARGO_BIN_EXE_unified-proxy"));
+            command.uid(NOBODY).gid(NOBODY).current_dir(work.path());
+            command.envs(named.map(|path| ("UNIFIED_PROXY_SOCKET", path)));
+            let said = unreachable(&mut command);
+            for part in [
+                why.as_str(),
+                "`admin_uids`",
+                &format!("let user {NOBODY} in"),
+            ] {
+                assert!(said.contains(part), "{part}: {said}");
+            }
         },
     );
 }

@@ -1,12 +1,15 @@
 //! `unified-proxy dev`, the proxy for processes on its own machine.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use tempfile::TempDir;
+use testkit::each_row;
 
 use crate::support::{Dev, Origin, Ran, SOON, eventually, free_address};
 
@@ -143,7 +146,92 @@ fn repo_urls_are_registered_as_owner_and_name_without_duplicates() {
 }
 
 #[test]
-fn inactive_credentials_are_logged_in_one_warning() {
+fn a_missing_configuration_directory_is_an_error_with_its_remedy() {
+    let directory = TempDir::new().unwrap();
+    each_row(
+        [
+            ("dev", &[][..], "./config"),
+            ("dev", &["--config", "nowhere"], "nowhere"),
+            ("serve", &["--config", "nowhere"], "nowhere"),
+            ("check", &["--config", "nowhere"], "nowhere"),
+        ],
+        |(command, arguments, missing)| {
+            let ran = Ran::of(
+                Command::new(env!("CARGO_BIN_EXE_unified-proxy"))
+                    .arg(command)
+                    .args(arguments)
+                    .current_dir(directory.path()),
+            );
+            assert_eq!(ran.code, Some(78), "{command} {arguments:?}: {ran:?}");
+            for part in [missing, "cannot be read", "--config DIR"] {
+                assert!(ran.stderr.contains(part), "{part}: {ran:?}");
+            }
+        },
+    );
+}
+
+/// `script` gives `dev` a terminal, and passes on the Ctrl-C that it reads.
+#[test]
+fn the_log_on_a_terminal_is_text_unless_json_is_configured_and_ctrl_c_stops_dev() {
+    each_row(
+        [
+            ("", false),
+            ("logging: { format: text }", false),
+            ("logging: { format: json }", true),
+        ],
+        |(logging, json)| {
+            let directory = TempDir::new().unwrap();
+            let config = directory.path().join("config");
+            std::fs::create_dir(&config).unwrap();
+            let text = format!("version: 1\n{logging}\n");
+            std::fs::write(config.join("proxy.yaml"), text).unwrap();
+            let output = directory.path().join("output");
+            let [proxy, dns, mcp] = [(); 3].map(|()| free_address().port());
+            let binary = env!("CARGO_BIN_EXE_unified-proxy");
+            let command = format!(
+                "timeout --foreground 60 {binary} dev --proxy-port {proxy} --dns-port {dns} --mcp-port {mcp}"
+            );
+            let mut terminal = Command::new("script")
+                .args([
+                    "--quiet",
+                    "--flush",
+                    "--return",
+                    "--command",
+                    &command,
+                    "/dev/null",
+                ])
+                .current_dir(directory.path())
+                .stdin(Stdio::piped())
+                .stdout(File::create(&output).unwrap())
+                .spawn()
+                .unwrap();
+            let said = || std::fs::read_to_string(&output).unwrap();
+            eventually("dev says how to watch and to stop it", SOON, || {
+                let said = said();
+                ["Ctrl-C stops", "`unified-proxy tail`", "dig @"]
+                    .iter()
+                    .all(|part| said.contains(part))
+            });
+            assert_eq!(said().contains("{\"timestamp\":"), json, "{}", said());
+            assert!(said().contains("listening"), "{}", said());
+            let mut keyboard = terminal.stdin.take().unwrap();
+            keyboard.write_all(b"\x03").unwrap();
+            let ended = terminal.wait().unwrap();
+            assert!(ended.success(), "{ended:?}: {}", said());
+        },
+    );
+}
+
+#[test]
+fn the_log_that_is_no_terminal_is_json() {
+    let origin = Origin::start();
+    let dev = Dev::start(&origin, &[], &[]);
+    let log = dev.output("stderr");
+    assert!(log.lines().all(|line| line.starts_with('{')), "{log}");
+}
+
+#[test]
+fn inactive_credentials_are_logged_in_one_warning_and_not_again_by_a_reload() {
     let origin = Origin::start();
     let dev = Dev::start(&origin, &[], &[]);
     let log = dev.output("stderr");
@@ -152,6 +240,18 @@ fn inactive_credentials_are_logged_in_one_warning() {
     assert_eq!(warnings.iter().filter(inactive).count(), 1, "{log}");
     // Three of the nine take their secret from this variable.
     assert_eq!(log.matches("GITHUB_TOKEN").count(), 3, "{log}");
+    for number in 1..=2 {
+        dev.shell("touch config/stray.yaml config/allowlist.yaml");
+        eventually("the configuration is reloaded", SOON, || {
+            let log = dev.output("stderr");
+            log.matches("the configuration was reloaded").count() == number
+        });
+    }
+    let log = dev.output("stderr");
+    // A warning that is new is logged once.
+    for part in ["9 credentials are inactive", "stray.yaml"] {
+        assert_eq!(log.matches(part).count(), 1, "{part}: {log}");
+    }
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //! rows that tests/README.md names under Performance against the measured rows.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use testkit::each_row;
 
-use crate::support::{Origin, Proxy, yaml};
+use crate::support::{Origin, Proxy, Ran, yaml};
 
 #[test]
 fn every_metric_that_a_running_proxy_exposes_is_documented() {
@@ -75,6 +76,42 @@ fn the_alert_rules_parse_and_name_metrics_that_exist() {
         }
         assert!(rule["annotations"]["summary"].is_string(), "{rule}");
     }
+}
+
+#[test]
+fn scripts_sandbox_prints_its_commands_and_options_on_request() {
+    let script = root().join("scripts/sandbox");
+    each_row(
+        [
+            (&["--help"][..], 0),
+            (&["-h"], 0),
+            (&["help"], 0),
+            (&["up", "--help"], 0),
+            (&["exec", "-h"], 0),
+            (&[], 64),
+            (&["up"], 64),
+            (&["up", "web", "--unknown", "x"], 64),
+        ],
+        |(arguments, code)| {
+            let ran = Ran::of(Command::new(&script).args(arguments));
+            assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
+            let parts = match code {
+                0 => [
+                    "sandbox up NAME",
+                    "sandbox down NAME",
+                    "--backend netns|docker",
+                    "UNIFIED_PROXY is the binary",
+                ],
+                _ => ["sandbox: ", "; see ", "scripts/sandbox --help", ""],
+            };
+            let said = format!("{}{}", ran.stdout, ran.stderr);
+            for part in parts {
+                assert!(said.contains(part), "{arguments:?}: {part}: {said}");
+            }
+            let shows_code = said.contains("readonly") || said.contains("set -euo");
+            assert!(!shows_code, "{said}");
+        },
+    );
 }
 
 #[test]

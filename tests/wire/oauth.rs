@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testkit::each_row;
 
-use crate::support::{Origin, Proxy, Reply, Seen, Setup, eventually};
+use crate::support::{Origin, Proxy, Reply, SANDBOX, Seen, Setup, eventually};
 
 const API: &str = "chatgpt.com";
 const LOGIN: &str = "auth.openai.com";
@@ -384,6 +384,38 @@ fn requests_are_denied_while_the_token_file_is_missing() {
     eventually("the file is used again", Duration::from_secs(10), || {
         fixture.ask().status == 200
     });
+}
+
+/// A dry run looks at the token file, and neither refreshes the login nor counts as a request.
+#[test]
+fn explain_denies_while_the_token_file_is_missing_or_broken_and_refreshes_nothing() {
+    let fixture = start(-5);
+    let url = format!("https://{API}{ECHO}");
+    let explain = || fixture.proxy.cli(&["explain", SANDBOX, "GET", &url]);
+    let allowed = explain().ok();
+    assert!(
+        allowed.contains("credential codex would be added"),
+        "{allowed}"
+    );
+    let text = fs::read(&fixture.file).unwrap();
+    for broken in [None, Some("{}"), Some("not JSON")] {
+        match broken {
+            None => fs::remove_file(&fixture.file).unwrap(),
+            Some(text) => fs::write(&fixture.file, text).unwrap(),
+        }
+        eventually("explain denies", Duration::from_secs(10), || {
+            explain().code == Some(1)
+        });
+        let denied = explain().exits(1);
+        for part in ["credential_unavailable", fixture.file.to_str().unwrap()] {
+            assert!(denied.contains(part), "{broken:?}: {part}: {denied}");
+        }
+    }
+    fs::write(&fixture.file, text).unwrap();
+    eventually("explain allows", Duration::from_secs(10), || {
+        explain().code == Some(0)
+    });
+    assert_eq!(fixture.refreshes(), 0);
 }
 
 #[test]

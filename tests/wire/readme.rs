@@ -1,6 +1,7 @@
 //! Runs the commands of README.md while `unified-proxy dev` runs, and checks that they print what
-//! the page says. Does not run the commands that build, install, test, or start `dev` or an agent.
+//! the page says. Does not run the commands that install, or start `dev` or an agent.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::support::{Dev, Origin};
@@ -20,26 +21,30 @@ fn the_commands_of_the_readme_print_what_the_page_says() {
     let readme = include_str!("../../README.md");
     let steps: Vec<Step> = shell_blocks(readme).iter().flat_map(|b| steps(b)).collect();
     let (set_up, tried): (Vec<Step>, Vec<Step>) = steps.into_iter().partition(|step| {
-        let parts = ["./scripts/", "cargo install", " -- dev", " -- claude"];
+        let parts = [
+            "git clone",
+            "cargo install",
+            "unified-proxy dev",
+            " -- claude",
+        ];
         parts.iter().any(|part| step.command.contains(part))
     });
     let start = set_up
         .iter()
-        .find_map(|step| step.command.split_once(" -- dev"));
+        .find_map(|step| step.command.split_once("unified-proxy dev"));
     let arguments: Vec<&str> = start.unwrap().1.split_whitespace().collect();
     assert!(tried.len() > 10, "{tried:?}");
 
     let origin = Origin::start();
     serve_hello_world(&origin);
     let dev = Dev::start(&origin, &arguments, &[("ANTHROPIC_API_KEY", "sk-ant-real")]);
-    let binary = env!("CARGO_BIN_EXE_unified-proxy");
     let here = |text: &str| {
         let text = text.replace("127.0.0.1:8080", &dev.address.to_string());
-        let text = text.replace("-p 5353", &format!("-p {}", dev.dns.port()));
-        let text = text.replace("unified-proxy run", &format!("{binary} run"));
-        text.replace("cargo run --release --", binary)
+        text.replace("-p 5353", &format!("-p {}", dev.dns.port()))
     };
-    let mut script = String::from("exec 2>&1\n");
+    let binary = Path::new(env!("CARGO_BIN_EXE_unified-proxy"));
+    let installed = binary.parent().unwrap().display();
+    let mut script = format!("exec 2>&1\nPATH={installed}:$PATH\n");
     for step in &tried {
         script += &format!(
             "echo; echo '{MARK}'\n{}\necho; echo \"exit $?\"\n",

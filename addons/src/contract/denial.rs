@@ -7,6 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
+use super::container::Source;
+
 /// A hook's result: pass, or a [`Denial`] that ends the flow.
 pub type Verdict = Result<(), Denial>;
 
@@ -272,6 +274,19 @@ impl Denial {
     /// The internal error of a hook, a judge or a computation that panicked.
     pub(crate) fn panicked() -> Self {
         Self::internal().rule("panic")
+    }
+
+    /// A flow without a live lease. Names the client's address, under which the operator can
+    /// register a container.
+    #[must_use]
+    pub fn unknown_source(source: Option<&Source>) -> Self {
+        let denial = Self::new(Code::UnknownSource, "Unknown source IP");
+        match source {
+            Some(Source::Address(address)) => denial.with("client", address.to_string()).hint(
+                format!("register the address: unified-proxy container add ID --ip {address}"),
+            ),
+            _ => denial.hint("register the container: unified-proxy container add"),
+        }
     }
 
     /// A malformed or ambiguous request.

@@ -259,7 +259,7 @@ impl FlowStart {
     /// The container on whose behalf the flow runs; an `unknown_source` denial if there is none.
     pub fn container(&self) -> Result<&Arc<Container>, Denial> {
         self.known_container()
-            .ok_or_else(|| Denial::new(Code::UnknownSource, "Unknown source IP"))
+            .ok_or_else(|| Denial::unknown_source(self.client.source.as_ref()))
     }
 
     /// The container on whose behalf the flow runs, if there is one.

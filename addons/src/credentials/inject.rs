@@ -58,11 +58,10 @@ impl HostCredentials {
         };
         let chosen = self.chosen(flow, request, container);
         let current = |credential: &Credential| match &credential.kind {
-            CredentialKind::Token { source, .. } => match flow.effect(|| source.current(container))
-            {
-                Some(token) => token.map(Some),
-                None => Some(None),
-            },
+            CredentialKind::Token { source, .. } => {
+                let token = flow.effect(|| source.current(container));
+                token.flatten().map(Some)
+            }
             _ => Some(None),
         };
         let ready: Option<Tokens> = chosen.iter().map(|c| current(c)).collect();
@@ -70,8 +69,9 @@ impl HostCredentials {
             Some(tokens) => self.apply(flow, request, &chosen, &tokens).into(),
             None => {
                 let container = Arc::clone(container);
+                let is_dry_run = flow.is_dry_run();
                 Step::wait_up_to(TOKEN_LIMIT, async move {
-                    let tokens = fetch(&chosen, &container).await?;
+                    let tokens = fetch(&chosen, &container, is_dry_run).await?;
                     self.apply(flow, request, &chosen, &tokens)
                 })
             }
@@ -186,13 +186,22 @@ impl HostCredentials {
     }
 }
 
-async fn fetch(chosen: &[&Arc<Credential>], container: &Arc<Container>) -> Result<Tokens, Denial> {
+/// Fetches the token of each credential. In a dry run, which must not fetch, checks for each
+/// credential whether there is a token.
+pub(super) async fn fetch(
+    chosen: &[&Arc<Credential>],
+    container: &Arc<Container>,
+    is_dry_run: bool,
+) -> Result<Tokens, Denial> {
     let mut tokens = Tokens::with_capacity(chosen.len());
     for credential in chosen {
         tokens.push(match &credential.kind {
             CredentialKind::Token { source, .. } => {
-                let fetched = source.fetch(container).await;
-                Some(fetched.map_err(|why| unavailable(&credential.name, &why))?)
+                let fetched = match is_dry_run {
+                    true => source.check().await.map(|()| None),
+                    false => source.fetch(container).await.map(Some),
+                };
+                fetched.map_err(|why| unavailable(&credential.name, &why))?
             }
             _ => None,
         });

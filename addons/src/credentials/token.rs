@@ -48,6 +48,12 @@ pub trait TokenSource: Send + Sync {
     /// does not cancel the fetch.
     fn fetch<'a>(&'a self, container: &'a Arc<Container>) -> BoxFuture<'a, Fetched>;
 
+    /// Whether a token is there or can probably be fetched; the error says why not. Fetches and
+    /// replaces no token.
+    fn check(&self) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// The account of the token, if the login names one. Not a secret: clients compare it with the
     /// account that the host reports.
     fn account(&self) -> Option<String> {

@@ -104,6 +104,7 @@ impl Git {
             return Err(Denial::new(Code::UnsupportedEncoding, sentence).rule("push commands"));
         }
         let rules = PushRules {
+            repo: repo_path.repo.clone(),
             ref_prefixes: (container.auth_mode == AuthMode::Bot)
                 .then(|| Arc::clone(&self.settings.bot_branch_prefixes)),
             allow_deletion: self.settings.allow_branch_deletion,

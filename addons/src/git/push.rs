@@ -27,6 +27,8 @@ const KEPT_FOR_REPORT: usize = 64 * 1024;
 const BRANCHES: &str = "refs/heads/";
 
 pub(super) struct PushRules {
+    /// The repository, for denials.
+    pub repo: String,
     /// The prefixes that bot mode restricts refs to; `None` in user mode.
     pub ref_prefixes: Option<Arc<[String]>>,
     pub allow_deletion: bool,
@@ -62,8 +64,10 @@ impl PushRules {
     /// Judges every command. One denied command denies the whole push, so that the forge receives
     /// exactly the push that the client sent, or nothing.
     fn judge_all(&self, commands: &Commands) -> Verdict {
-        commands.refuse_options()?;
-        commands.list.iter().try_for_each(|one| self.judge(one))
+        let options = commands.refuse_options();
+        let judged =
+            options.and_then(|()| commands.list.iter().try_for_each(|one| self.judge(one)));
+        judged.map_err(|denial| denial.with("repo", self.repo.as_str()))
     }
 
     /// Renders the denial as git's report, if that is configured and the client requested reports.

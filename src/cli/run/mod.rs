@@ -70,14 +70,14 @@ pub struct Run {
     /// Write an allowlist of every requested host to FILE; unlisted hosts are still denied
     #[arg(long, value_name = "FILE")]
     learn: Option<PathBuf>,
-    /// Use the running server with this admin socket instead of starting an appliance
+    /// Use the running server with this admin socket instead of starting one for this run
     #[arg(long, value_name = "SOCKET", conflicts_with_all = ["allow", "config", "with_logins"])]
     server: Option<PathBuf>,
     /// Print only errors, and files of the command that the host would execute or obey
     #[arg(long)]
     quiet: bool,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// The command and its arguments; options of `run` come before it
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 

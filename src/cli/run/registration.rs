@@ -36,8 +36,12 @@ impl Registration {
     pub async fn begin(socket: PathBuf, run: &Run) -> Result<Self, Failure> {
         let begun = OffsetDateTime::now_utc().unix_timestamp_nanos();
         let id = format!("run-{}-{begun:x}", std::process::id());
+        let named_by = match run.server {
+            Some(_) => "--server",
+            None => "of the appliance of this run",
+        };
         let mut registration = Self {
-            client: Client::new(socket),
+            client: Client::new(socket, named_by),
             repos: run.repos.clone(),
             mode: run.mode.clone(),
             id,

@@ -13,6 +13,14 @@ use crate::cli::exit::printable;
 /// Limit on the pairs of host and remedy that are counted separately; denials of further pairs are
 /// counted together. Also the limit on the files that are listed; further files are counted.
 const MAX_LINES: usize = 200;
+/// The codes of denials for which no flag exists and which concern one repository.
+const OF_REPOSITORIES: [Code; 5] = [
+    Code::BotBranchRestricted,
+    Code::BranchDeletionBlocked,
+    Code::WriteNotAllowed,
+    Code::PushTooLarge,
+    Code::ApiBlocked,
+];
 /// The ports that an entry of the allowlist permits by default.
 const USUAL_PORTS: [u64; 2] = [80, 443];
 
@@ -115,7 +123,12 @@ impl Report {
                 Some(repo) => (format!("{host}/{repo}"), format!("--repo {repo}")),
                 None => (host.to_owned(), code.to_owned()),
             },
-            _ => (host.to_owned(), code.to_owned()),
+            _ => {
+                let judges_repo = OF_REPOSITORIES.iter().any(|known| known.as_str() == code);
+                let repo = repository(host, text("path")).filter(|_| judges_repo);
+                let what = repo.map_or_else(|| host.to_owned(), |repo| format!("{host}/{repo}"));
+                (what, code.to_owned())
+            }
         };
         let denied = Denied { what, remedy };
         match self.denied.len() < MAX_LINES || self.denied.contains_key(&denied) {
@@ -226,6 +239,20 @@ mod tests {
                 "/repos/octo/cat/pulls/1/merge",
                 "http",
             ),
+            (
+                "github.com",
+                443,
+                "bot_branch_restricted",
+                "/octo/cat.git/git-receive-pack",
+                "http",
+            ),
+            (
+                "github.com",
+                443,
+                "malformed_request",
+                "/octo/cat.git/git-receive-pack",
+                "http",
+            ),
         ] {
             report.add(&json!({
                 "kind": kind, "host": host, "port": port, "outcome": "denied", "code": code, "path": path,
@@ -241,7 +268,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                vec!["api.github.com", "1", "time", "api_blocked"],
+                vec!["api.github.com/octo/cat", "1", "time", "api_blocked"],
                 vec![
                     "git.example.com:8443",
                     "1",
@@ -249,7 +276,9 @@ mod tests {
                     "--allow",
                     "git.example.com:8443"
                 ],
+                vec!["github.com", "1", "time", "malformed_request"],
                 vec!["github.com/octo/cat", "1", "time", "--repo", "octo/cat"],
+                vec!["github.com/octo/cat", "1", "time", "bot_branch_restricted"],
                 vec![
                     "packages.example.com",
                     "2",

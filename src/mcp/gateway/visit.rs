@@ -50,8 +50,7 @@ impl<'a> Visit<'a> {
         identify(request).await?;
         let session = &request.session;
         let (Some(container), Some(principal)) = (&session.container, &session.principal) else {
-            let unknown = Denial::new(Code::UnknownSource, "Unknown source IP");
-            return Err(unknown.by(names::PROXY));
+            return Err(session.unknown_source());
         };
         Ok(Self {
             gateway,

@@ -1,6 +1,7 @@
 //! Errors and warnings for `credentials.yaml`, and the variables that hold its secrets.
 
 use addons::credentials::{KindSettings, SecretSetting};
+use testkit::each_row;
 
 use super::errors::check_errors;
 use super::{env, load_files, load_one};
@@ -255,6 +256,45 @@ fn a_token_of_a_git_host_that_all_containers_share_causes_a_warning() {
             "github_app: { app_id: \"1\", installation_id: \"2\", private_key: { file: /k } }"
         ),
         0
+    );
+}
+
+#[test]
+fn two_credentials_for_the_same_requests_cause_a_warning_unless_one_is_limited() {
+    let key = "set_headers: { x-api-key: a-secret }";
+    each_row(
+        [
+            (key, "bearer: another", true),
+            (key, "set_headers: { x-api-key: another }", true),
+            (
+                "bearer: a-secret",
+                "basic: { username: u, password: p }",
+                true,
+            ),
+            (key, "bearer: another, containers: [c1]", false),
+            (key, "bearer: another, repos: [o/n]", false),
+        ],
+        |(first, second, warned)| {
+            for (host, shared) in [("a.example", true), ("\"a.example:8443\"", false)] {
+                let text = format!(
+                    "version: 1\ncredentials:\n  - {{ name: first, hosts: [a.example], {first} }}\n  \
+                     - {{ name: second, hosts: [b.example, {host}], {second} }}\n"
+                );
+                let warnings = load_one("credentials.yaml", &text).unwrap().warnings;
+                let found = warnings
+                    .iter()
+                    .find(|warning| warning.contains("and so is first"));
+                assert_eq!(
+                    found.is_some(),
+                    warned && shared,
+                    "{first}, {second}, {host}"
+                );
+                if let Some(found) = found {
+                    assert!(found.starts_with("credentials.yaml:4: second"), "{found}");
+                    assert!(!found.contains("secret"), "{found}");
+                }
+            }
+        },
     );
 }
 

@@ -133,7 +133,8 @@ impl CredentialSettings {
     }
 
     /// Reports an error for each host that has an entry and is in `tls.passthrough`. Warns of
-    /// personal tokens for a forge, and of hosts and ports that the allowlist denies.
+    /// personal tokens for a forge, of hosts and ports that the allowlist denies, and of two
+    /// credentials for the same requests.
     pub fn check(&self, files: &Files<'_>, passthrough: &Passthrough<'_>, allowlist: &Allowlist) {
         // The proxy cannot inject a credential into TLS that it does not decrypt.
         for (host, name) in &self.hosts {
@@ -146,8 +147,14 @@ impl CredentialSettings {
             .clone()
             .filter_map(|entry| entry.personal_token(&forges));
         let unlisted = entries.flat_map(|entry| entry.unlisted(allowlist));
+        let later = self.active.iter().enumerate();
+        let shared = later.flat_map(|(at, later)| {
+            let earlier = self.active.iter().take(at);
+            earlier.filter_map(|earlier| later.shares_requests_with(earlier))
+        });
         personal
             .chain(unlisted)
+            .chain(shared)
             .for_each(|warning| report.warn(warning));
     }
 }
@@ -171,6 +178,18 @@ impl CredentialEntry {
                 self.origin, self.name
             )
         })
+    }
+
+    /// The warning for two entries that apply to the same requests. Entries that are limited to
+    /// containers or repositories are meant to share a host.
+    fn shares_requests_with(&self, earlier: &Self) -> Option<String> {
+        let is_limited = |entry: &Self| entry.containers.is_some() || entry.repos.is_some();
+        let shared = self.hosts.iter().find(|host| earlier.hosts.contains(host));
+        let (host, port) = shared.filter(|_| !is_limited(self) && !is_limited(earlier))?;
+        Some(format!(
+            "{}: {} is for {host}:{port}, and so is {} at {}: a request there gets both, or only {} if both set the same header: remove one entry, or leave its variable empty",
+            self.origin, self.name, earlier.name, earlier.origin, earlier.name
+        ))
     }
 
     /// Warnings for hosts and ports that the allowlist denies: the credential is never sent there.

@@ -9,6 +9,7 @@ use testkit::each_row;
 
 use super::*;
 use crate::contract::{Container, Scheme};
+use crate::credentials::inject::fetch;
 
 const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
 
@@ -313,8 +314,8 @@ fn a_dry_run_names_the_credential_and_does_not_add_the_secret() {
     );
 }
 
-/// A token source that panics when a token is requested.
-struct NeverAsked;
+/// A token source that panics when a token is requested, with the result of its check.
+struct NeverAsked(Result<(), String>);
 
 impl TokenSource for NeverAsked {
     fn is_for(&self, _container: &Container) -> bool {
@@ -332,21 +333,38 @@ impl TokenSource for NeverAsked {
         panic!("a token was fetched")
     }
 
+    fn check(&self) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + '_>> {
+        Box::pin(std::future::ready(self.0.clone()))
+    }
+
     fn refused(&self, _container: &Container, _token: &Arc<Token>) {}
 }
 
-#[test]
-fn a_dry_run_fetches_no_token() {
-    let mut flow = flow().dry_run();
-    let kind = CredentialKind::Token {
-        form: TokenForm::Bearer,
-        source: Arc::new(NeverAsked),
-        login: None,
+/// A dry run waits for the check, and neither requests the current token nor fetches one.
+#[tokio::test]
+async fn a_dry_run_fetches_no_token_and_is_denied_if_there_can_be_none() {
+    let app = |check: Result<(), &str>| {
+        let kind = CredentialKind::Token {
+            form: TokenForm::Bearer,
+            source: Arc::new(NeverAsked(check.map_err(str::to_owned))),
+            login: None,
+        };
+        credential("app", "api.example.com", kind)
     };
-    let app = credential("app", "api.example.com", kind);
-    sent(app, &mut flow, &mut request("/", &[])).unwrap();
-    assert_eq!(
-        flow.notes().first().unwrap().text,
-        "credential app would be added"
-    );
+    let addon = Credentials::new(vec![app(Ok(()))]);
+    let (mut flow, mut request) = (flow().dry_run(), request("/", &[]));
+    assert!(addon.request(&mut flow, &mut request).ready().is_none());
+
+    let container = container("c1");
+    for (check, denied) in [
+        (Ok(()), None),
+        (
+            Err("the file is missing"),
+            Some(Code::CredentialUnavailable),
+        ),
+    ] {
+        let app = Arc::new(app(check));
+        let fetched = fetch(&[&app], &container, true).await;
+        assert_eq!(fetched.err().map(|denial| denial.code()), denied);
+    }
 }

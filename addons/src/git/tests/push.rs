@@ -9,6 +9,7 @@ use crate::fixtures::{flow, processor_time, request, send_body};
 
 fn rules() -> PushRules {
     PushRules {
+        repo: "acme/web".to_owned(),
         ref_prefixes: None,
         allow_deletion: false,
         limit: limit(1 << 30),
@@ -159,6 +160,27 @@ fn denials_have_their_documented_sentences() {
     let bot = sentence(bot(), &commands(&[(ID, "refs/heads/main")]));
     let restricted = "Bot mode: can only push to sandbox/* branches";
     assert_eq!(bot, (restricted.to_owned(), "git"));
+}
+
+#[test]
+fn the_denial_of_a_push_names_the_repository() {
+    let bot: fn() -> PushRules = bot;
+    each_row(
+        [
+            (bot, ID, "refs/heads/main", Code::BotBranchRestricted),
+            (bot, ID, "refs/tags/v1", Code::BotBranchRestricted),
+            (rules, ZERO, "refs/heads/a", Code::BranchDeletionBlocked),
+            (rules, ID, "refs/pull/1/head", Code::WriteNotAllowed),
+        ],
+        |(rules, new, name, code)| {
+            for report in [true, false] {
+                let rules = PushRules { report, ..rules() };
+                let denial = send(rules, &[&commands(&[(new, name)])]).1.unwrap_err();
+                let found = (denial.code(), denial.detail("repo"));
+                assert_eq!(found, (code, Some("acme/web")), "{name}, report: {report}");
+            }
+        },
+    );
 }
 
 #[test]

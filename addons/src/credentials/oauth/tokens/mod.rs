@@ -237,16 +237,19 @@ impl OauthTokens {
         Ok((CurrentTokens::of(file, tokens, token), usable))
     }
 
-    /// Waits for a token: reads the file unless it was checked within the last second, and
-    /// refreshes the login if there is no token to send.
-    async fn wait(self: &Arc<Self>) -> Fetched {
+    /// Reads the file unless it was checked within the last second.
+    async fn look(self: &Arc<Self>) -> Result<(), String> {
         let file_access = self.file_access().await;
         if self.known.lock().is_fresh() {
-            drop(file_access);
-        } else {
-            let reread = self.with_file(file_access, Self::reread).await;
-            reread.map_err(|_| "the task that reads the token file ended without a result")?;
+            return Ok(());
         }
+        let reread = self.with_file(file_access, Self::reread).await;
+        reread.map_err(|_| "the task that reads the token file ended without a result".to_owned())
+    }
+
+    /// Waits for a token: looks at the file, and refreshes the login if there is no token to send.
+    async fn wait(self: &Arc<Self>) -> Fetched {
+        self.look().await?;
         let (result, is_due) = {
             let known = self.known.lock();
             (known.result(), known.is_due())
@@ -304,6 +307,15 @@ impl TokenSource for Arc<OauthTokens> {
 
     fn fetch<'a>(&'a self, _container: &'a Arc<Container>) -> BoxFuture<'a, Fetched> {
         Box::pin(self.wait())
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async {
+            self.look().await?;
+            // Without a result, the next request refreshes the login first.
+            let result = self.known.lock().result();
+            result.map_or(Ok(()), |token| token.map(drop))
+        })
     }
 
     fn account(&self) -> Option<String> {
