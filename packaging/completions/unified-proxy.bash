@@ -131,7 +131,7 @@ _unified__proxy() {
 
     case "${cmd}" in
         unified__proxy)
-            opts="-h -V --help --version serve dev check run run-appliance sandbox-forwarder sandbox-pid1 sandbox-enter sandbox-session sandbox-supervisor ca audit explain tail container mcp health env sandbox-files registry"
+            opts="-h -V --help --version run dev serve check explain tail container mcp health env sandbox-files registry run-appliance sandbox-forwarder sandbox-pid1 sandbox-enter sandbox-session sandbox-supervisor ca audit"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

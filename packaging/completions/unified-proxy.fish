@@ -26,18 +26,10 @@ end
 
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -s V -l version -d 'Print version'
-complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "serve" -d 'Run the appliance'
-complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "dev" -d 'Run on this machine, with local defaults'
-complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "check" -d 'Validate every configuration file'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "run" -d 'Run one command in a sandbox of its own'
-complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "run-appliance" -d 'The appliance of one `run`'
-complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-forwarder" -d 'Forward a sandbox\'s connections to the proxy'
-complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-pid1" -d 'PID 1 of a sandbox'
-complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-enter" -d 'Run a program that enters a sandbox, without the terminal'
-complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-session" -d 'Lead the session of a command in a sandbox'
-complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-supervisor" -d 'Kill what an unconfined command leaves when it ends'
-complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "ca" -d 'The interception CA'
-complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "audit" -d 'The audit log'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "dev" -d 'Serve this machine until Ctrl-C, with local defaults'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "serve" -d 'Serve registered containers: the proxy, DNS and the MCP gateway'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "check" -d 'Validate every configuration file'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "explain" -d 'Say what would happen to a request, and why'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "tail" -d 'Show flows as they end'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "container" -d 'Register, remove and show containers'
@@ -46,16 +38,14 @@ complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "health"
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "env" -d 'Print the environment that points clients at the proxy'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-files" -d 'Write the placeholder credential files that a sandbox mounts'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "registry" -d 'Check, copy and restore the registry\'s file'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand serve" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand serve" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l config -d 'The directory of the configuration files' -r -F
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l repo -d 'A repository that `local` may use, also as its URL at github.com; may be repeated' -r
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l proxy-port -d 'The port of the proxy [default: 8080, or what proxy.yaml says]' -r
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l dns-port -d 'The port of DNS, for UDP and TCP [default: 5353, or what proxy.yaml says, or a free port if that is taken]' -r
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l mcp-port -d 'The port of the MCP gateway [default: 8090, or what proxy.yaml says]' -r
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand check" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand check" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "run-appliance" -d 'The appliance of one `run`'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-forwarder" -d 'Forward a sandbox\'s connections to the proxy'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-pid1" -d 'PID 1 of a sandbox'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-enter" -d 'Run a program that enters a sandbox, without the terminal'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-session" -d 'Lead the session of a command in a sandbox'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-supervisor" -d 'Kill what an unconfined command leaves when it ends'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "ca" -d 'The interception CA'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "audit" -d 'The audit log'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l repo -d 'A repository that the command may use, also as its URL at github.com; may be repeated' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l allow -d 'A host that is allowed besides those of the configuration: HOST, *.HOST, or HOST:PORT for that port alone; may be repeated' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l mode -d 'Who pushes: user or bot' -r -f -a "user\t''
@@ -64,31 +54,20 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l conf
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l write -d 'A directory or file that the command may write to; may be repeated' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l read -d 'A directory or file that the command may read; may be repeated' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l learn -d 'Write an allowlist of every requested host to FILE; unlisted hosts are still denied' -r -F
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l server -d 'Use the running server with this admin socket instead of starting an appliance' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l server -d 'Use the running server with this admin socket instead of starting one for this run' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l with-logins -d 'Let the command use this user\'s logins of gh, claude, codex, gemini and opencode, and keys from the environment: the proxy injects them, the sandbox sees placeholders'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l quiet -d 'Print only errors, and files of the command that the host would execute or obey'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run-appliance" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-forwarder" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-pid1" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-enter" -l multiplexer -d 'The multiplexer of the sandbox\'s pseudo-terminals, as a path of the host' -r -F
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-enter" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-session" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-supervisor" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "path" -d 'Print the path of the CA\'s certificate'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "show" -d 'Show the CA\'s certificate'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "rotate" -d 'Replace the CA with a new one'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from path" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from path" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from show" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from rotate" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from rotate" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and not __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and not __fish_seen_subcommand_from verify" -f -a "verify" -d 'Find out whether a line was changed or cut, and how many were folded or lost'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and __fish_seen_subcommand_from verify" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l config -d 'The directory of the configuration files' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l repo -d 'A repository that `local` may use, also as its URL at github.com; may be repeated' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l proxy-port -d 'The port of the proxy [default: 8080, or what proxy.yaml says]' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l dns-port -d 'The port of DNS, for UDP and TCP [default: 5353, or what proxy.yaml says, or a free port if that is taken]' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l mcp-port -d 'The port of the MCP gateway [default: 8090, or what proxy.yaml says]' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand serve" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand serve" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand check" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand check" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand explain" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand explain" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand explain" -s h -l help -d 'Print help'
@@ -175,3 +154,24 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; an
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from restore" -l data-dir -d 'The server\'s data directory [default: ./.unified-proxy if it is there, else /var/lib/unified-proxy]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from restore" -l config -d 'The directory of the configuration files that name the data directory' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run-appliance" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-forwarder" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-pid1" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-enter" -l multiplexer -d 'The multiplexer of the sandbox\'s pseudo-terminals, as a path of the host' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-enter" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-session" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-supervisor" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "path" -d 'Print the path of the CA\'s certificate'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "show" -d 'Show the CA\'s certificate'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "rotate" -d 'Replace the CA with a new one'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from path" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from path" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from show" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from rotate" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from rotate" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and not __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and not __fish_seen_subcommand_from verify" -f -a "verify" -d 'Find out whether a line was changed or cut, and how many were folded or lost'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and __fish_seen_subcommand_from verify" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'

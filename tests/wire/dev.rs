@@ -182,9 +182,9 @@ fn the_log_on_a_terminal_is_text_unless_json_is_configured_and_ctrl_c_stops_dev(
         |(logging, json)| {
             let directory = TempDir::new().unwrap();
             let config = directory.path().join("config");
-            std::fs::create_dir(&config).unwrap();
+            fs::create_dir(&config).unwrap();
             let text = format!("version: 1\n{logging}\n");
-            std::fs::write(config.join("proxy.yaml"), text).unwrap();
+            fs::write(config.join("proxy.yaml"), text).unwrap();
             let output = directory.path().join("output");
             let [proxy, dns, mcp] = [(); 3].map(|()| free_address().port());
             let binary = env!("CARGO_BIN_EXE_unified-proxy");
@@ -205,7 +205,7 @@ fn the_log_on_a_terminal_is_text_unless_json_is_configured_and_ctrl_c_stops_dev(
                 .stdout(File::create(&output).unwrap())
                 .spawn()
                 .unwrap();
-            let said = || std::fs::read_to_string(&output).unwrap();
+            let said = || fs::read_to_string(&output).unwrap();
             eventually("dev says how to watch and to stop it", SOON, || {
                 let said = said();
                 ["Ctrl-C stops", "`unified-proxy tail`", "dig @"]
