@@ -22,7 +22,7 @@ use super::buffered_body::judge_request;
 use super::destination::{Ingress, destination};
 use super::drain::{Denied, drain};
 use super::exchange::Exchange;
-use super::headers::read_head;
+use super::headers::{Upgrade, read_head};
 use super::outgoing::{deny_clear_text_secrets, outgoing, transmit, within};
 use super::permission::Permission;
 use super::reply::{self, Reply};
@@ -401,7 +401,8 @@ fn without_body(request: &Request<upstream::RequestBody>) -> Request<upstream::R
     copy
 }
 
-/// Reads a request's head, unless `refusal` denies the connection or the destination.
+/// Reads a request's head, unless `refusal` denies the connection or the destination. Denies
+/// upgrades other than to a WebSocket.
 fn read(
     parts: &mut Parts,
     refusal: Option<Denial>,
@@ -411,9 +412,12 @@ fn read(
     if let Some(refusal) = refusal {
         return Err(refusal);
     }
-    let mut head = read_head(parts)?;
+    let (head, upgrade) = read_head(parts)?;
     live.record().path = Some(head.path.normal().into());
-    head.websocket &= upgradable;
+    if upgrade == Upgrade::Other || (head.websocket && !upgradable) {
+        let sentence = "Protocol not allowed: only WebSocket upgrades pass";
+        return Err(Denial::new(Code::ProtocolNotAllowed, sentence));
+    }
     if head.websocket {
         live.opens_websocket();
     }

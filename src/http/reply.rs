@@ -91,7 +91,7 @@ pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
     let mut text = serde_json::to_vec(&body).unwrap_or_default();
     text.push(b'\n');
     let mut response = Response::new(Reply::Local(text.into()));
-    *response.status_mut() = status(denial.status());
+    *response.status_mut() = status(code.status());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(X_PROXY_DENIED, denied);
@@ -133,7 +133,7 @@ pub fn raw(denial: &Denial) -> Vec<u8> {
     let body = format!("{}\n", denial.to_json());
     format!(
         "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\nx-proxy-denied: {}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-        denial.status(),
+        denial.code().status(),
         denial.sentence(),
         denial.code().as_str(),
         body.len(),

@@ -56,7 +56,7 @@ fn sniff_http(bytes: &[u8]) -> Sniffed {
             }
         }
         None if bytes.len() < MAX_LINE => Sniffed::NeedMore,
-        // Too long, but a target in origin form: the HTTP server denies it with 414.
+        // Too long, but a target in origin form: the HTTP server answers what is wrong.
         None if bytes.get(method_length + 1) == Some(&b'/') => Sniffed::Http,
         None => Sniffed::Refused,
     }

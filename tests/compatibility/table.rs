@@ -30,9 +30,9 @@ The proxy does what curl and nginx do, except where a rule of [security.md](secu
 | --- | --- |
 | `GET https://…` to the proxy, as axios up to 1.15 sends it | served: TLS to the upstream, judged as a request in a tunnel. Between client and proxy, it is clear text |
 | header lines over HTTP/1.1 | up to 1000; a request with more gets 431, a response with more is 502 `upstream_unreachable`. All lines together: `limits.max_header_bytes` |
-| a URL | path and query up to 8 KiB; longer ones get 414 |
+| a URL | path and query up to 8 KiB; longer ones get 400 `malformed_request` |
 | a host name with an underscore | 400: it is no valid host name, and programs read it in different ways. Give the server a name of letters, digits and hyphens |
-| an `Upgrade` other than to WebSocket, as of `curl --http2 http://…` | ignored; the request is served over HTTP/1.1, and the upstream does not see the field |
+| an `Upgrade` other than to WebSocket, as of `curl --http2 http://…` | 403 `protocol_not_allowed` ([security.md](security.md)): requests over the other protocol would not be judged. curl works with `--http1.1`, its default for `http://` |
 | a status without a registered name, such as 529 | passed on, over HTTP/1.1 with an empty reason phrase |
 | `Expect: 100-continue` | the proxy asks for the body itself. If the upstream refuses the request early and closes, the client gets the refusal |
 | a kept connection that the upstream closes as a request arrives | an idempotent request without a body is sent once more, on a new connection, if nothing of a response arrived. Other requests get 502 |

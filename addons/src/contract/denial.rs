@@ -108,7 +108,8 @@ codes! {
     /// request.
     HostMismatch = "host_mismatch", 421, Client;
     /// A tunnel contains a protocol other than TLS and HTTP/1, or a tunnel to a passthrough host
-    /// contains a protocol other than TLS.
+    /// contains a protocol other than TLS. Also: a request asks to upgrade to a protocol other than
+    /// WebSocket.
     ProtocolNotAllowed = "protocol_not_allowed", 403, Policy;
     /// A blocked API call.
     ApiBlocked = "api_blocked", 403, Policy;
@@ -227,8 +228,6 @@ struct Inner {
     /// In seconds.
     retry_after: Option<u64>,
     addon: &'static str,
-    /// Replaces the code's status.
-    status: Option<u16>,
     rule: Option<String>,
     hint: Option<String>,
     answer: Option<Answer>,
@@ -246,7 +245,6 @@ impl Denial {
             details: Map::new(),
             retry_after: None,
             addon: "",
-            status: None,
             rule: None,
             hint: None,
             answer: None,
@@ -319,13 +317,6 @@ impl Denial {
         self.with("retry_after", seconds)
     }
 
-    /// Replaces the status of the code, where HTTP has a more exact one.
-    #[must_use]
-    pub fn with_status(mut self, status: u16) -> Self {
-        self.0.status = Some(status);
-        self
-    }
-
     /// Names the rule or allowlist entry that decided, for the audit and for `explain`.
     #[must_use]
     pub fn rule(mut self, rule: impl Into<String>) -> Self {
@@ -373,11 +364,6 @@ impl Denial {
     /// The stable code.
     pub fn code(&self) -> Code {
         self.0.code
-    }
-
-    /// The HTTP status.
-    pub fn status(&self) -> u16 {
-        self.0.status.unwrap_or_else(|| self.0.code.status())
     }
 
     /// The sentence for the person or agent who reads the denial.

@@ -204,14 +204,14 @@ const ROWS: &[Row] = &[
     },
     Row {
         codes: &[Code::ProtocolNotAllowed],
-        recorded: &[Tls],
+        recorded: &[Plain, Http1, Tls],
         elsewhere: &[
             (&[Connect], "the proxy reads the tunnel after the 200"),
+            (&[Http2], "HTTP/2 has no Upgrade"),
+            (&[WebSocket], "an upgrade to WebSocket is permitted"),
             (
-                &[
-                    Plain, Http1, Http2, WebSocket, PushReport, PushStatus, InfoRefs,
-                ],
-                "the request is HTTP",
+                &[PushReport, PushStatus, InfoRefs],
+                "git requests no upgrade",
             ),
             (&[DnsUdp, DnsTcp, DnsHttp], NO_HTTP),
         ],

@@ -121,6 +121,19 @@ fn tls_by_hand(proxy: &Proxy, sent: &[u8]) -> (String, String) {
 
 fn protocols(recorder: &mut Recorder) {
     let code = Code::ProtocolNotAllowed;
+    let upgrade = |spec: RequestSpec| spec.field("connection", "upgrade").field("upgrade", "h2c");
+    recorder.deny(
+        code,
+        Ingress::Plain,
+        "",
+        &upgrade(RequestSpec::plain("open")),
+    );
+    recorder.deny(
+        code,
+        Ingress::Http1,
+        "",
+        &upgrade(RequestSpec::http1("open")),
+    );
     for (name, host, sent) in [
         ("", HOST, "SSH-2.0-OpenSSH_9.2\r\n"),
         (
