@@ -77,7 +77,7 @@ impl LiveFlow {
         match denial.answer().filter(|_| !denial.refuses()) {
             Some(answer) => self.outcome.status = answer.status,
             None => {
-                self.outcome.status = denial.status();
+                self.outcome.status = denial.code().status();
                 self.outcome.denial = Some(denial.clone());
             }
         }
