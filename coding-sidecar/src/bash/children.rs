@@ -33,8 +33,13 @@ pub fn list() -> io::Result<Vec<Pid>> {
     Ok(children)
 }
 
-/// Like [`list`], but finds the children by the parent of every process.
-fn list_by_parent() -> io::Result<Vec<Pid>> {
+/// Like [`list`], but finds the children by the parent of every process. This takes longer, and
+/// lacks no child because another one ended meanwhile.
+///
+/// # Errors
+///
+/// `/proc` cannot be read.
+pub fn list_by_parent() -> io::Result<Vec<Pid>> {
     let own = process::id();
     let processes =
         fs::read_dir("/proc")?.filter_map(|entry| parse(entry.ok()?.file_name().to_str()?));

@@ -111,37 +111,23 @@ impl Reaper {
         }
     }
 
-    /// Reaps the children that have ended, and returns the others. Supervisors are neither reaped
-    /// nor returned.
-    fn reap(&mut self) -> io::Result<Vec<Pid>> {
-        let children = children::list()?;
-        let supervisors = self.supervisors.lock();
-        let others = children.into_iter();
-        let others = others.filter(|child| !supervisors.running.contains(child));
-        let running = others.filter(|child| {
-            let ended = children::reap(*child).is_some();
-            if ended {
-                self.inherited.remove(child);
+    /// Reaps the children that have ended, except supervisors.
+    fn reap(&mut self) -> io::Result<()> {
+        for child in self.not_supervisors(children::list()?) {
+            if children::reap(child).is_some() {
+                self.inherited.remove(&child);
             }
-            !ended
-        });
-        Ok(running.collect())
+        }
+        Ok(())
     }
 
-    /// Kills the children that started at `since` or later and are neither supervisors nor
-    /// inherited. If the sidecar is process 1 of a container, orphaned processes of `docker exec`
-    /// are its children too. `since` spares those that started earlier.
+    /// Kills and reaps the children that started at `since` or later and are neither supervisors
+    /// nor inherited. If the sidecar is process 1 of a container, orphaned processes of
+    /// `docker exec` are its children too. `since` spares those that started earlier.
     async fn kill_since(&mut self, since: u64) {
         let deadline = Instant::now() + KILL_TIMEOUT;
         loop {
-            let reaped = self.reap();
-            let left = reaped.map(|mut left| {
-                left.retain(|child| {
-                    !self.inherited.contains(child)
-                        && children::started(*child).is_some_and(|started| started >= since)
-                });
-                left
-            });
+            let left = self.left_since(since);
             let problem = match &left {
                 Ok(left) if left.is_empty() => return,
                 Ok(left) => format!("{} processes left by commands cannot be killed", left.len()),
@@ -150,8 +136,38 @@ impl Reaper {
             if Instant::now() >= deadline {
                 return report(&format!("WARNING: {problem}"));
             }
-            left.into_iter().flatten().for_each(children::kill);
+            for child in left.into_iter().flatten() {
+                if children::reap(child).is_none() {
+                    children::kill(child);
+                }
+            }
             sleep(ROUND_PAUSE).await;
         }
+    }
+
+    /// The children that started at `since` or later and are neither supervisors nor inherited.
+    /// Those that have ended count until they are reaped: their own children may have become
+    /// children of this process after the listing.
+    fn left_since(&self, since: u64) -> io::Result<Vec<Pid>> {
+        let left = |listed| {
+            let mut children = self.not_supervisors(listed);
+            children.retain(|child| {
+                !self.inherited.contains(child)
+                    && children::started(*child).is_some_and(|started| started >= since)
+            });
+            children
+        };
+        let listed = left(children::list()?);
+        if listed.is_empty() {
+            // The kernel's list may lack children while others end.
+            return Ok(left(children::list_by_parent()?));
+        }
+        Ok(listed)
+    }
+
+    fn not_supervisors(&self, mut children: Vec<Pid>) -> Vec<Pid> {
+        let supervisors = self.supervisors.lock();
+        children.retain(|child| !supervisors.running.contains(child));
+        children
     }
 }

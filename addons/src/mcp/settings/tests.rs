@@ -93,7 +93,7 @@ overrides:
         &[],
     );
     let errors = errors.unwrap_err();
-    let places = ["4:21", "5:24", "5:51", "5:75", "5:87", "6:14"];
+    let places = ["4:21", "5:24", "5:49", "5:72", "5:84", "6:14"];
     assert_eq!(errors.len(), places.len(), "{errors:?}");
     for (error, place) in errors.iter().zip(places) {
         assert!(error.contains(place), "{error}");
