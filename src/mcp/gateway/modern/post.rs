@@ -85,7 +85,7 @@ impl Request {
         if &*self.method == "tools/call" {
             param_headers::check(visit, self, read, &caller).await?;
         }
-        let binding = self.binding(visit).await?;
+        let binding = self.binding(visit, &caller).await?;
         let running = Running::begin(visit, self, read, caller, binding);
         Ok(run(visit, running).await)
     }

@@ -6,6 +6,7 @@ use addons::contract::{Code, Denial, RpcError};
 use http::StatusCode;
 use serde_json::value::RawValue;
 
+use super::super::super::caller::Caller;
 use super::super::super::error::{
     HEADER_MISMATCH, METHOD_NOT_FOUND, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION,
 };
@@ -39,10 +40,11 @@ impl Request {
         }
     }
 
-    /// The digest by which a retry of the request is recognized. Empty if the method's results are
-    /// never `input_required`.
-    pub async fn binding(&self, visit: &Visit<'_>) -> Result<Arc<str>, Denial> {
-        if !MAY_ASK.contains(&&*self.method) {
+    /// The digest by which a retry of the request is recognized. Empty if the results of the method
+    /// or for the client are never `input_required`: servers cannot ask a client without
+    /// capabilities.
+    pub async fn binding(&self, visit: &Visit<'_>, caller: &Caller) -> Result<Arc<str>, Denial> {
+        if !MAY_ASK.contains(&&*self.method) || caller.capabilities.get() == "{}" {
             return Ok("".into());
         }
         let (method, params) = (Arc::clone(&self.method), self.params.clone());

@@ -26,7 +26,7 @@ pub async fn resume(
 ) -> Result<HttpResponse, Denial> {
     let waiting = &visit.lease.suspended;
     let binding = match waiting.has(state) {
-        true => request.binding(visit).await?,
+        true => request.binding(visit, &caller).await?,
         false => "".into(),
     };
     let Some(mut entry) = waiting.take(state, &binding) else {
