@@ -15,7 +15,7 @@ use crate::mcp::event::{Event, Params};
 use crate::mcp::message::{Id, Message, Outcome};
 use crate::mcp::mounts::pace::Pace;
 use crate::mcp::mounts::{MountError, error};
-use crate::mcp::warnings::{Subject, warn};
+use crate::mcp::warnings::{OTHER_ID, Subject, deviates, warn};
 
 /// A session ends when its process has written this number of lines that are not messages.
 const MAX_INVALID: u32 = 1000;
@@ -65,10 +65,14 @@ impl<'a> Incoming<'a> {
     }
 
     fn answer(&self, id: Option<Id>, outcome: Outcome) {
-        let number = id.as_ref().and_then(|id| id.as_json().parse().ok());
+        let server = &self.shared.server;
+        let number = id.as_ref().and_then(Id::as_number);
         let answered = number.is_some_and(|id| self.shared.calls.answer(id, Ok(outcome)));
+        if answered && number.map(Id::number) != id {
+            deviates(server, OTHER_ID);
+        }
         if !answered {
-            tracing::debug!(server = %self.shared.server, "an answer to an unknown id was dropped");
+            tracing::debug!(%server, "an answer to an unknown id was dropped");
         }
     }
 
