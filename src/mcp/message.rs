@@ -107,7 +107,9 @@ struct Envelope<'a> {
 }
 
 /// Reads a member; one that is `null` is `Some`.
-pub fn present<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
+pub fn present<'de: 'a, 'a, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(from).map(Some)
 }
 

@@ -248,11 +248,7 @@ impl LeasePool {
         Ok(upstream)
     }
 
-    fn take_idle(
-        &self,
-        endpoint: &Endpoint,
-        principal: Option<&Principal>,
-    ) -> Option<Box<Http1>> {
+    fn take_idle(&self, endpoint: &Endpoint, principal: Option<&Principal>) -> Option<Box<Http1>> {
         let mut connections = self.connections.lock();
         if is_own(principal) {
             connections.close_old(endpoint);
@@ -375,7 +371,10 @@ impl Connections {
 
 /// Whether a flow belongs to the proxy itself, on its own behalf or on that of a container.
 fn is_own(principal: Option<&Principal>) -> bool {
-    matches!(principal, Some(Principal::Delegated(_) | Principal::System(_)))
+    matches!(
+        principal,
+        Some(Principal::Delegated(_) | Principal::System(_))
+    )
 }
 
 /// Whether an idle connection has not been closed by the upstream.

@@ -37,12 +37,7 @@ pub fn bad_request(id: Option<&Id>, sentence: impl Into<Cow<'static, str>>) -> D
 /// Refuses a message of an unknown session, with status 404.
 pub fn session_not_found(sentence: &'static str) -> Denial {
     let error = protocol_error(SESSION_NOT_FOUND, sentence);
-    refuse_with(
-        Code::MalformedRequest,
-        StatusCode::NOT_FOUND,
-        None,
-        error,
-    )
+    refuse_with(Code::MalformedRequest, StatusCode::NOT_FOUND, None, error)
 }
 
 /// Refuses a message. The audit log gets `code`, the client gets `error`.

@@ -268,7 +268,9 @@ impl Inner {
                 let server = &*self.server;
                 warn(server, Subject::List, |left_out| {
                     tracing::warn!(
-                        server, left_out, reason,
+                        server,
+                        left_out,
+                        reason,
                         "a list of an MCP server cannot be read: clients get its last known \
                          entries, or none"
                     );

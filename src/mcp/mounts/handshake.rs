@@ -309,12 +309,18 @@ mod tests {
                 (r#"{"tools":{"listChanged":null}}"#, r#"{"tools":{}}"#),
                 (r#"{"tools":{"listChanged":"yes"}}"#, r#"{"tools":{}}"#),
                 (r#"{"tools":true,"prompts":false}"#, r#"{"tools":{}}"#),
-                (r#"{"tools":[],"logging":1,"resources":null}"#, r#"{"tools":{},"logging":{}}"#),
+                (
+                    r#"{"tools":[],"logging":1,"resources":null}"#,
+                    r#"{"tools":{},"logging":{}}"#,
+                ),
                 (
                     r#"{"resources":{"subscribe":0,"listChanged":true,"x":1}}"#,
                     r#"{"resources":{"listChanged":true,"x":1}}"#,
                 ),
-                (r#"{"experimental":true,"extensions":null}"#, r#"{"experimental":{}}"#),
+                (
+                    r#"{"experimental":true,"extensions":null}"#,
+                    r#"{"experimental":{}}"#,
+                ),
                 ("null", "{}"),
                 ("true", "{}"),
                 ("[]", "{}"),
@@ -335,10 +341,13 @@ mod tests {
     fn what_a_server_says_of_itself_is_bounded() {
         let result = |capabilities: &str, info: usize, instructions: usize| {
             let (info, instructions) = ("i".repeat(info), "\u{e9}".repeat(instructions));
-            let read = read_initialized("kb", &json(&format!(
-                r#"{{"protocolVersion":"2025-06-18","capabilities":{capabilities},
+            let read = read_initialized(
+                "kb",
+                &json(&format!(
+                    r#"{{"protocolVersion":"2025-06-18","capabilities":{capabilities},
                 "serverInfo":"{info}","instructions":"{instructions}"}}"#
-            )));
+                )),
+            );
             read.map(|read| (read.server_info.is_some(), read.instructions.unwrap().len()))
         };
         assert_eq!(result("{}", 10, 10).unwrap(), (true, 20));

@@ -277,9 +277,21 @@ mod tests {
         // The page, the number of its entries, and the params of the request for the next page.
         each_row(
             [
-                (r#"{"tools":[{}],"nextCursor":1}"#, 1, Some(r#"{"cursor":1}"#)),
-                (r#"{"tools":[{}],"nextCursor":-2.5}"#, 1, Some(r#"{"cursor":-2.5}"#)),
-                (r#"{"tools":[{}],"nextCursor":"2"}"#, 1, Some(r#"{"cursor":"2"}"#)),
+                (
+                    r#"{"tools":[{}],"nextCursor":1}"#,
+                    1,
+                    Some(r#"{"cursor":1}"#),
+                ),
+                (
+                    r#"{"tools":[{}],"nextCursor":-2.5}"#,
+                    1,
+                    Some(r#"{"cursor":-2.5}"#),
+                ),
+                (
+                    r#"{"tools":[{}],"nextCursor":"2"}"#,
+                    1,
+                    Some(r#"{"cursor":"2"}"#),
+                ),
                 (r#"{"tools":[{}],"nextCursor":""}"#, 1, None),
                 (r#"{"tools":[{}],"nextCursor":null}"#, 1, None),
                 (r#"{"tools":[{}],"nextCursor":false}"#, 1, None),
@@ -290,15 +302,22 @@ mod tests {
             |(page, count, next)| {
                 let mut pages = Pages::default();
                 let goes_on = pages.add(Kind::Tools, &raw(page), "kb").unwrap();
-                assert_eq!((pages.entries.len(), goes_on), (*count, next.is_some()), "{page}");
+                assert_eq!(
+                    (pages.entries.len(), goes_on),
+                    (*count, next.is_some()),
+                    "{page}"
+                );
                 let params = pages.params(None);
                 assert_eq!(params.as_deref().map(RawValue::get), *next, "{page}");
             },
         );
-        each_row(["{}", "null", r#"{"tools":{}}"#, r#"{"tools":"a"}"#], |page| {
-            let added = Pages::default().add(Kind::Tools, &raw(page), "kb");
-            assert!(added.is_err(), "{page}");
-        });
+        each_row(
+            ["{}", "null", r#"{"tools":{}}"#, r#"{"tools":"a"}"#],
+            |page| {
+                let added = Pages::default().add(Kind::Tools, &raw(page), "kb");
+                assert!(added.is_err(), "{page}");
+            },
+        );
     }
 
     #[test]

@@ -179,9 +179,11 @@ impl Running {
 /// comes first, the call takes longer than [`STREAM_AFTER`], or the outcome is a result and
 /// `Accept` lists event streams first. A client that accepts no event streams gets no notifications.
 pub async fn run(visit: &Visit<'_>, mut running: Running) -> HttpResponse {
-    while !accepts_events(visit.headers()) {
-        if let Output::Done(outcome) = running.next().await {
-            return json_response(visit, &running.id, &outcome);
+    if !accepts_events(visit.headers()) {
+        loop {
+            if let Output::Done(outcome) = running.next().await {
+                return json_response(visit, &running.id, &outcome);
+            }
         }
     }
     match timeout(STREAM_AFTER, running.next()).await {

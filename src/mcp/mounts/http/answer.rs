@@ -51,9 +51,7 @@ impl Answered {
                 Ok(Self::Accepted)
             }
             (status, kind) if status.is_success() => match kind {
-                "text/event-stream" => Ok(Self::Stream(Box::new(EventStream::new(
-                    wire, body,
-                )))),
+                "text/event-stream" => Ok(Self::Stream(Box::new(EventStream::new(wire, body)))),
                 "application/json" => read_message(wire, body).await.map(Self::Message),
                 other => {
                     let error = unknown_type(other);

@@ -219,12 +219,7 @@ impl Wire {
         self.send(request).await
     }
 
-    fn posting(
-        &self,
-        path: &PathAndQuery,
-        fields: HeaderMap,
-        message: String,
-    ) -> Request<Bytes> {
+    fn posting(&self, path: &PathAndQuery, fields: HeaderMap, message: String) -> Request<Bytes> {
         let mut request = self.request(Method::POST, path, fields, message.into());
         request.headers_mut().insert(ACCEPT, BOTH);
         request.headers_mut().insert(CONTENT_TYPE, JSON);

@@ -189,6 +189,38 @@ mod tests {
     use crate::mcp::mounts::{Events, Opening, Version};
 
     #[tokio::test]
+    async fn an_answer_may_have_the_id_in_another_form() {
+        each_row_async(
+            [
+                ("7", true),
+                ("\"7\"", true),
+                ("7.0", true),
+                ("\"x\"", false),
+                ("8", false),
+                ("null", false),
+            ],
+            async |(id, is_answer)| {
+                let opening = Opening {
+                    container: None,
+                    version: Version::V2025_11_25,
+                    capabilities: to_raw_value("").unwrap().into(),
+                    unsolicited: Events::none(),
+                };
+                let (shared, _lines) = Shared::new(&"t".into(), &opening);
+                let mut answer = shared.calls.add(7, "ping", None, Events::none()).unwrap();
+                let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{}}}}");
+                assert!(
+                    Incoming::new(&shared, 100)
+                        .take(line.as_bytes())
+                        .is_continue()
+                );
+                assert_eq!(answer.try_recv().is_ok(), is_answer, "{id}");
+            },
+        )
+        .await;
+    }
+
+    #[tokio::test]
     async fn answers_to_a_server_that_does_not_read_are_dropped_once_its_queue_is_full() {
         // The first flood exceeds the bytes of the queue, the second its number of lines.
         each_row_async([(20, 1 << 20), (600, 8)], async |(number, length)| {
