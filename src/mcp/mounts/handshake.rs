@@ -331,7 +331,7 @@ mod tests {
                     r#"{{"protocolVersion":"2025-06-18","capabilities":{sent},"instructions":{{}}}}"#
                 );
                 let described = read_initialized("kb", &json(&result)).unwrap();
-                assert_eq!(described.capabilities.get(), *read, "{sent}");
+                assert_eq!(described.capabilities.get(), read, "{sent}");
                 assert_eq!(described.instructions, None);
             },
         );

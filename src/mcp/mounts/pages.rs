@@ -304,11 +304,11 @@ mod tests {
                 let goes_on = pages.add(Kind::Tools, &raw(page), "kb").unwrap();
                 assert_eq!(
                     (pages.entries.len(), goes_on),
-                    (*count, next.is_some()),
+                    (count, next.is_some()),
                     "{page}"
                 );
                 let params = pages.params(None);
-                assert_eq!(params.as_deref().map(RawValue::get), *next, "{page}");
+                assert_eq!(params.as_deref().map(RawValue::get), next, "{page}");
             },
         );
         each_row(

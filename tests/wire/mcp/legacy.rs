@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::client::{Gateway, POST, call, initialize, request};
+use super::client::{Gateway, call, initialize, request};
 use crate::support::{Reply, SOON, eventually};
 
 #[test]
@@ -84,7 +84,7 @@ fn a_session_from_before_a_restart_is_refused_with_the_code_after_which_clients_
     let stream = format!("accept: text/event-stream\r\n{session}");
     assert_unknown(gateway.send("GET /mcp", &stream, ""));
     let ping = request(5, "ping", json!({})).to_string();
-    assert_unknown(gateway.send("POST /message?sessionId=gone", POST, &ping));
+    assert_unknown(gateway.send("POST /message?sessionId=gone", super::client::POST, &ping));
     let session = gateway.session();
     let echoed = gateway
         .post(&session, &call(6, "echo", json!({ "a": 1 })))
