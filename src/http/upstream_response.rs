@@ -59,6 +59,7 @@ impl UpstreamResponse {
             }));
         }
         let (mut parts, body) = response.into_parts();
+        upstream.note_keep_alive(&parts.headers);
         read_response_head(&mut parts).map_err(|why| not_answered(host, why))?;
         Ok(Box::new(Self {
             head: ResponseHead::new(parts.status, parts.headers),

@@ -16,6 +16,9 @@ pub const METHOD_NOT_FOUND: i64 = -32601;
 pub const INVALID_PARAMS: i64 = -32602;
 /// A denial or failure without a more specific code.
 pub const SERVER_ERROR: i64 = -32000;
+/// The session is unknown or has ended. Not part of the protocol, but of the servers of the
+/// TypeScript SDK; Claude Code opens another session only after this code.
+pub const SESSION_NOT_FOUND: i64 = -32001;
 /// A header differs from the body (2026-07-28).
 pub const HEADER_MISMATCH: i64 = -32020;
 /// The request needs a capability that the client did not declare (2026-07-28).

@@ -32,6 +32,13 @@ impl Id {
         &self.0
     }
 
+    /// The id as a number that the gateway may have assigned. Some servers answer with `"1"` or
+    /// `1.0` instead of `1`.
+    pub fn as_number(&self) -> Option<u64> {
+        let text = self.0.trim_matches('"');
+        text.strip_suffix(".0").unwrap_or(text).parse().ok()
+    }
+
     /// Reads an id from valid JSON; `None` if the value is neither a string nor a number, or is too
     /// long.
     pub fn parse(text: &str) -> Option<Self> {
@@ -99,7 +106,10 @@ struct Envelope<'a> {
     error: Option<&'a RawValue>,
 }
 
-fn present<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
+/// Reads a member; one that is `null` is `Some`.
+pub fn present<'de: 'a, 'a, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(from).map(Some)
 }
 

@@ -1,6 +1,6 @@
 //! Bounds the log lines that a server can cause.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use parking_lot::Mutex;
@@ -26,6 +26,8 @@ pub enum Subject {
     List,
     /// A session, or a message in it.
     Session,
+    /// A deviation from the protocol that is accepted.
+    Deviation,
 }
 
 /// The warnings so far, by server. The servers are those of the configuration, so they are few.
@@ -53,6 +55,28 @@ pub fn warn(server: &str, subject: Subject, log: impl FnOnce(Option<u64>)) {
         );
     }
 }
+
+/// The deviations that were logged, by server. Their number is bounded like that of [`WARNINGS`].
+static DEVIATIONS: LazyLock<Mutex<HashSet<(String, &'static str)>>> = LazyLock::new(Mutex::default);
+
+/// Logs that a server deviates from the protocol in a way that is accepted, since clients accept it.
+/// Logs each deviation of a server once.
+pub fn deviates(server: &str, deviation: &'static str) {
+    if !DEVIATIONS.lock().insert((server.to_owned(), deviation)) {
+        return;
+    }
+    warn(server, Subject::Deviation, |left_out| {
+        tracing::warn!(
+            server,
+            left_out,
+            deviation,
+            "an MCP server deviates from the protocol, which is accepted"
+        );
+    });
+}
+
+/// A deviation of a response's id.
+pub const OTHER_ID: &str = "its responses have the ids of requests in another form, such as \"1\"";
 
 /// The beginning of a server's text.
 pub fn excerpt(text: &str) -> &str {

@@ -205,6 +205,7 @@ where
         address,
         host,
         idle_since: Instant::now(),
+        keep_alive: None,
         driver,
         home,
         received,
@@ -232,7 +233,11 @@ where
         .await;
     let (sender, connection) = handshake.map_err(|_| closed_in_handshake(host))?;
     tokio::spawn(ended.run_until_cancelled_owned(connection));
-    Ok(Http2 { sender, address })
+    Ok(Http2 {
+        sender,
+        address,
+        handles: Arc::default(),
+    })
 }
 
 fn closed_in_handshake(host: &Host) -> Denial {

@@ -25,7 +25,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use addons::contract::{Chain, Endpoint};
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use hyper::client::conn::{http1, http2};
 use tokio::time::{Instant, Sleep};
 
@@ -72,6 +72,8 @@ pub struct Http1 {
     /// The `Host` header of its requests.
     pub host: HeaderValue,
     pub idle_since: Instant,
+    /// How long the upstream keeps the connection open while it is idle, if it said so.
+    pub keep_alive: Option<Duration>,
     /// Moves the bytes; the exchange that uses the connection polls it.
     pub driver: Driver,
     pub home: Home,
@@ -91,6 +93,8 @@ pub type Timer = Pin<Box<Sleep>>;
 pub struct Http2 {
     pub sender: http2::SendRequest<RequestBody>,
     pub address: SocketAddr,
+    /// Counts the handles, one for each exchange under way and one in the pool.
+    pub handles: Arc<()>,
 }
 
 /// A connection that is ready for a request. Both kinds are boxed, since they are moved several
@@ -138,6 +142,15 @@ impl Upstream {
         }
     }
 
+    /// Notes the `Keep-Alive` field of a response.
+    pub fn note_keep_alive(&mut self, headers: &HeaderMap) {
+        if let Self::Http1(one) = self
+            && let Some(value) = headers.get("keep-alive")
+        {
+            one.keep_alive = promised(value);
+        }
+    }
+
     /// Moves an HTTP/1.1 connection to a separate task, which polls it from then on. An HTTP/2
     /// connection has such a task already.
     pub fn detach(&mut self) {
@@ -145,4 +158,15 @@ impl Upstream {
             one.driver.detach();
         }
     }
+}
+
+/// The time in `Keep-Alive: timeout=SECONDS`.
+fn promised(keep_alive: &HeaderValue) -> Option<Duration> {
+    let mut parameters = keep_alive.to_str().ok()?.split(',');
+    let seconds = parameters.find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        let value = value.trim().trim_matches('"');
+        (name.trim().eq_ignore_ascii_case("timeout")).then(|| value.parse().ok())?
+    });
+    seconds.map(Duration::from_secs)
 }

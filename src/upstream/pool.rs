@@ -24,6 +24,11 @@ const MAX_IDLE: usize = 32;
 /// How long an idle connection is kept, checked every 15 s. Most servers close idle connections
 /// after a minute.
 const IDLE_LIFETIME: Duration = Duration::from_secs(30);
+/// How long a connection may have been idle to be used for a request of the proxy itself, such as
+/// the call of an MCP tool. Such a request must not be sent twice, so it is not sent on a connection
+/// that the upstream may be closing. uvicorn closes a connection that was idle for 5 seconds,
+/// gunicorn for 2. If the upstream said for how long it keeps connections, half of that time counts.
+const OWN_IDLE: Duration = Duration::from_secs(1);
 /// How long an HTTP/2 connection without new requests is kept. Its open streams go on after that.
 const HTTP2_LIFETIME: Duration = Duration::from_secs(120);
 /// How long a connection may take to be ready for its next request. The previous response has been
@@ -82,7 +87,29 @@ struct Http2Slot {
 #[derive(Default)]
 struct State {
     connection: Option<Box<Http2>>,
+    /// When a request last took the connection.
+    used: Option<Instant>,
     failed: Option<(Instant, Denial)>,
+}
+
+impl State {
+    /// The open connection. `is_own`: for a request of the proxy itself, which needs one with an
+    /// open stream or a recent request.
+    fn take(&mut self, is_own: bool) -> Option<Box<Http2>> {
+        let present = self.connection.as_ref()?;
+        let is_idle = Arc::strong_count(&present.handles) == 1
+            && self.used.is_none_or(|used| used.elapsed() >= OWN_IDLE);
+        if present.sender.is_closed() || (is_own && is_idle) {
+            return None;
+        }
+        self.used = Some(Instant::now());
+        Some(present.clone())
+    }
+
+    fn keep(&mut self, connection: &Http2) {
+        self.connection = Some(Box::new(connection.clone()));
+        self.used = Some(Instant::now());
+    }
 }
 
 /// The pool for new flows of a lease.
@@ -134,8 +161,8 @@ impl LeasePool {
             }
             Want::Websocket => false,
         };
-        let only_here = matches!(live.flow.principal, Some(Principal::Delegated(_)));
-        while takes_http1 && let Some(mut idle) = self.take_idle(endpoint, only_here) {
+        let principal = live.flow.principal.as_ref();
+        while takes_http1 && let Some(mut idle) = self.take_idle(endpoint, principal) {
             if ready(&mut idle).await {
                 return Some(Upstream::Http1(idle));
             }
@@ -199,9 +226,8 @@ impl LeasePool {
     ) -> Result<Upstream, Denial> {
         let asked = Instant::now();
         let mut state = slot.state.lock().await;
-        let present = state.connection.as_ref();
-        if let Some(present) = present.filter(|present| !present.sender.is_closed()) {
-            return Ok(Upstream::Http2(present.clone()));
+        if let Some(present) = state.take(is_own(live.flow.principal.as_ref())) {
+            return Ok(Upstream::Http2(present));
         }
         // Requests that waited for a dial share its failure: if they dialled one after the other,
         // the last one would wait for all their timeouts.
@@ -216,19 +242,26 @@ impl LeasePool {
                 state.failed = Some((Instant::now(), denial.clone()));
             })?;
         match &upstream {
-            Upstream::Http2(fresh) => state.connection = Some(fresh.clone()),
+            Upstream::Http2(fresh) => state.keep(fresh),
             Upstream::Http1(_) => slot.lacks_http2.store(true, Ordering::Relaxed),
         }
         Ok(upstream)
     }
 
-    fn take_idle(&self, endpoint: &Endpoint, only_here: bool) -> Option<Box<Http1>> {
-        self.connections.lock().take(endpoint, only_here)
+    fn take_idle(&self, endpoint: &Endpoint, principal: Option<&Principal>) -> Option<Box<Http1>> {
+        let mut connections = self.connections.lock();
+        if is_own(principal) {
+            connections.close_old(endpoint);
+        }
+        let only_here = matches!(principal, Some(Principal::Delegated(_)));
+        connections.take(endpoint, only_here)
     }
 
-    /// Whether the pool has an open idle HTTP/1.1 connection to an endpoint.
+    /// Whether the pool has an open HTTP/1.1 connection to an endpoint that a request of the proxy
+    /// itself may use.
     pub fn has_idle(&self, endpoint: &Endpoint) -> bool {
         let mut connections = self.connections.lock();
+        connections.close_old(endpoint);
         let idle = connections.idle.get_mut(endpoint);
         idle.is_some_and(|idle| idle.connections.iter_mut().any(is_open))
     }
@@ -295,6 +328,17 @@ impl Connections {
         Some(taken)
     }
 
+    /// Closes the idle connections to an endpoint that a request of the proxy itself may not use.
+    /// They are not left open beside a new one: a single-threaded server would not serve it.
+    fn close_old(&mut self, endpoint: &Endpoint) {
+        if let Some(idle) = self.idle.get_mut(endpoint) {
+            idle.connections.retain(|one| {
+                let most = one.keep_alive.map_or(OWN_IDLE, |promised| promised / 2);
+                one.idle_since.elapsed() < most.min(IDLE_LIFETIME)
+            });
+        }
+    }
+
     /// Returns the connection instead of pooling it when the pool is full or the lease has ended.
     /// Ending a lease closes the pooled connections exactly once, so the check must be made here,
     /// under the lock.
@@ -323,6 +367,14 @@ impl Connections {
             Arc::strong_count(slot) > 1 || slot.used.lock().elapsed() < HTTP2_LIFETIME
         });
     }
+}
+
+/// Whether a flow belongs to the proxy itself, on its own behalf or on that of a container.
+fn is_own(principal: Option<&Principal>) -> bool {
+    matches!(
+        principal,
+        Some(Principal::Delegated(_) | Principal::System(_))
+    )
 }
 
 /// Whether an idle connection has not been closed by the upstream.

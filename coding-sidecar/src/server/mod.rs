@@ -12,6 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::{HeaderName, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -36,6 +37,11 @@ pub use self::operations::{THREADS, THREADS_KEPT};
 /// The most time from the end of a response, or from the accept, to the end of the next request's
 /// head. It can be short, since a new connection on the same machine costs little.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Response field that says for how long a connection without requests is kept: [`HEAD_TIMEOUT`].
+const KEEP_ALIVE: (HeaderName, HeaderValue) = (
+    HeaderName::from_static("keep-alive"),
+    HeaderValue::from_static("timeout=30"),
+);
 /// The most bytes of a request's head. hyper also buffers at most about this much of a response,
 /// and of a body that is being read.
 const BUFFER_BYTES_MAX: usize = 32 * 1024;
@@ -120,7 +126,11 @@ async fn serve_connection(
     let io = TokioIo::new(Timed::new(client.clone()));
     let handler = service_fn(|request| {
         let (service, client, connection) = (service.clone(), client.clone(), connection.clone());
-        async move { Ok::<_, Infallible>(service.respond(request, client, connection).await) }
+        async move {
+            let mut reply = service.respond(request, client, connection).await;
+            reply.headers_mut().extend([KEEP_ALIVE]);
+            Ok::<_, Infallible>(reply)
+        }
     });
     let mut http = pin!(
         http1::Builder::new()

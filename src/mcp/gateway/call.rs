@@ -62,6 +62,16 @@ impl Call {
         }
     }
 
+    /// The outcome, for a client that takes no events: they are dropped, and a server that asks
+    /// something gets an error.
+    pub async fn outcome(&mut self) -> Outcome {
+        loop {
+            if let Step::Done(outcome) = self.next().await {
+                return outcome;
+            }
+        }
+    }
+
     /// The next event, if one is queued.
     pub fn ready_event(&mut self) -> Option<Event> {
         self.events.try_recv().ok()

@@ -20,13 +20,19 @@ pub fn check_body(headers: &HeaderMap) -> Result<(), Denial> {
     Err(Denial::new(Code::UnsupportedEncoding, sentence))
 }
 
-/// Refuses a request whose client does not accept all of these types.
-pub fn check_accept(headers: &HeaderMap, types: &[&str]) -> Result<(), Denial> {
-    if types.iter().all(|media| accepts(headers, media)) {
+/// Refuses a request whose client does not accept this type.
+pub fn check_accept(headers: &HeaderMap, media: &str) -> Result<(), Denial> {
+    if accepts(headers, media) {
         return Ok(());
     }
-    let sentence = format!("Not Acceptable: Accept must list {}", types.join(" and "));
+    let sentence = format!("Not Acceptable: Accept must list {media}");
     Err(refuse(StatusCode::NOT_ACCEPTABLE, None, sentence))
+}
+
+/// Whether a client accepts streams of events. The protocol requires it of a POST, but clients
+/// without streams exist.
+pub fn accepts_events(headers: &HeaderMap) -> bool {
+    accepts(headers, EVENT_STREAM)
 }
 
 /// Whether a client that accepts both types lists the event stream first, for example because it
@@ -100,34 +106,51 @@ mod tests {
     }
 
     #[test]
-    fn both_types_of_an_answer_must_be_acceptable() {
+    fn json_must_be_acceptable_and_a_stream_of_events_may_be() {
         each_row(
             [
-                ("application/json, text/event-stream", true),
-                ("text/event-stream,application/json", true),
-                ("*/*", true),
-                ("application/*;q=0.5, text/*", true),
-                ("Application/JSON; charset=utf-8, TEXT/event-stream", true),
-                ("application/json", false),
-                ("text/event-stream", false),
-                ("application/json, text/event-stream;q=0", false),
-                ("*/*, text/event-stream; q=0.000", false),
-                ("text/event-stream;q=0, application/json, */*;q=0.1", false),
-                ("application/json, text/*;q=0, */*", false),
-                ("application/json, text/*;q=0, text/event-stream", true),
-                ("*/*;q=0", false),
-                ("*/*;q=0, application/json, text/event-stream;q=0.001", true),
-                ("text/html", false),
-                ("", false),
+                ("application/json, text/event-stream", true, true),
+                ("text/event-stream,application/json", true, true),
+                ("*/*", true, true),
+                ("application/*;q=0.5, text/*", true, true),
+                (
+                    "Application/JSON; charset=utf-8, TEXT/event-stream",
+                    true,
+                    true,
+                ),
+                ("application/json", true, false),
+                ("text/event-stream", false, true),
+                ("application/json, text/event-stream;q=0", true, false),
+                ("*/*, text/event-stream; q=0.000", true, false),
+                (
+                    "text/event-stream;q=0, application/json, */*;q=0.1",
+                    true,
+                    false,
+                ),
+                ("application/json, text/*;q=0, */*", true, false),
+                (
+                    "application/json, text/*;q=0, text/event-stream",
+                    true,
+                    true,
+                ),
+                ("*/*;q=0", false, false),
+                (
+                    "*/*;q=0, application/json, text/event-stream;q=0.001",
+                    true,
+                    true,
+                ),
+                ("text/html", false, false),
+                ("", false, false),
             ],
-            |(accept, passes)| {
+            |(accept, json, events)| {
                 let headers = headers(&[(ACCEPT, accept)]);
-                let checked = check_accept(&headers, &[JSON, EVENT_STREAM]);
-                assert_eq!(checked.is_ok(), passes, "{accept}");
+                assert_eq!(check_accept(&headers, JSON).is_ok(), json, "{accept}");
+                assert_eq!(accepts_events(&headers), events, "{accept}");
             },
         );
-        assert!(check_accept(&HeaderMap::new(), &[JSON, EVENT_STREAM]).is_ok());
-        let refused = check_accept(&headers(&[(ACCEPT, "text/html")]), &[JSON]);
+        assert!(check_accept(&HeaderMap::new(), JSON).is_ok());
+        assert!(accepts_events(&HeaderMap::new()));
+        let refused = check_accept(&headers(&[(ACCEPT, "text/html")]), JSON);
         assert_eq!(refused.unwrap_err().answer().unwrap().status, 406);
     }
 

@@ -39,7 +39,7 @@ pub use limits::GatewayMetrics;
 use answer::HttpResponse;
 use header::only;
 use limits::Count;
-use media::{EVENT_STREAM, check_accept, check_body};
+use media::{check_accept, check_body};
 use refusal::{JSON, bad_request, refuse, refuse_with};
 use visit::{Visit, own_subject};
 
@@ -54,6 +54,13 @@ const PATHS: [(&str, &str); 4] = [
     ("/message", "POST"),
     ("/health", "GET"),
 ];
+
+/// A path of the gateway, with its methods. A slash at the end is ignored, since some servers and
+/// their clients write one.
+fn known(path: &str) -> Option<(&'static str, &'static str)> {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    PATHS.into_iter().find(|(known, _)| *known == path)
+}
 
 /// Answers MCP clients.
 pub struct Gateway {
@@ -75,7 +82,7 @@ impl Gateway {
 
     /// Whether a path is one of the gateway's.
     pub fn has(path: &str) -> bool {
-        PATHS.iter().any(|(known, _)| *known == path)
+        known(path).is_some()
     }
 
     pub fn handle(
@@ -106,7 +113,8 @@ impl Gateway {
         }
         let settings = &request.snapshot.config.addons.mcp;
         hosts::check(&request.head.headers, &settings.allowed_hosts)?;
-        let path = request.head.uri.path().to_owned();
+        let path = request.head.uri.path();
+        let path = known(path).map_or(path, |(path, _)| path).to_owned();
         let method = request.head.method.clone();
         match (&*path, &method) {
             ("/mcp", &Method::POST) => self.post_mcp(request).await,
@@ -139,7 +147,7 @@ impl Gateway {
     async fn post_mcp(&self, request: &mut OriginRequest) -> Result<HttpResponse, Denial> {
         let visit = Visit::begin(self, request).await?;
         check_body(visit.headers())?;
-        check_accept(visit.headers(), &[JSON, EVENT_STREAM])?;
+        check_accept(visit.headers(), JSON)?;
         let (message, is_long) = read(visit.request).await?;
         let is_listen = matches!(
             &message,
@@ -234,9 +242,7 @@ fn not_allowed(method: &Method, path: &str) -> Denial {
 }
 
 fn denied(request: OriginRequest, denial: Denial) -> Response<Reply> {
-    let path = request.head.uri.path();
-    let allowed = PATHS.iter().find(|(known, _)| *known == path);
-    let allowed = allowed.map(|(_, methods)| *methods);
+    let allowed = known(request.head.uri.path()).map(|(_, methods)| methods);
     let is_wrong_method = denial.code() == Code::MethodNotAllowed;
     let mut response = request.deny(denial);
     if let Some(methods) = allowed.filter(|_| is_wrong_method) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use addons::contract::{Answer, Code, Denial, RpcError};
 use http::StatusCode;
 
-use super::super::error::{INVALID_REQUEST, protocol_error};
+use super::super::error::{INVALID_REQUEST, SESSION_NOT_FOUND, protocol_error};
 use super::super::message::{Id, write_response};
 
 /// Media type of messages.
@@ -32,6 +32,12 @@ pub fn refuse(
 /// Refuses a message that breaks the protocol, with status 400.
 pub fn bad_request(id: Option<&Id>, sentence: impl Into<Cow<'static, str>>) -> Denial {
     refuse(StatusCode::BAD_REQUEST, id, sentence)
+}
+
+/// Refuses a message of an unknown session, with status 404.
+pub fn session_not_found(sentence: &'static str) -> Denial {
+    let error = protocol_error(SESSION_NOT_FOUND, sentence);
+    refuse_with(Code::MalformedRequest, StatusCode::NOT_FOUND, None, error)
 }
 
 /// Refuses a message. The audit log gets `code`, the client gets `error`.

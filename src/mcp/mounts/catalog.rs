@@ -34,7 +34,7 @@ use super::pages::{Kind, Pages};
 use super::ports::{Clients, Mounted};
 use super::tools::pinned;
 use super::{Era, Events, MessageReservation, MountError, MountSession, Outcome};
-use crate::mcp::warnings::excerpt;
+use crate::mcp::warnings::{Subject, excerpt, warn};
 
 /// From this age on, a request for a list of a legacy server starts another reading in the
 /// background.
@@ -263,6 +263,23 @@ impl Inner {
     /// memory is exhausted. The list is empty if the server does not declare the capability, or
     /// declares `resources` and has no method for this list.
     async fn read_pages(&self, kind: Kind) -> Result<Entries, MountError> {
+        self.request_pages(kind).await.inspect_err(|error| {
+            if let MountError::Protocol(reason) = error {
+                let server = &*self.server;
+                warn(server, Subject::List, |left_out| {
+                    tracing::warn!(
+                        server,
+                        left_out,
+                        reason,
+                        "a list of an MCP server cannot be read: clients get its last known \
+                         entries, or none"
+                    );
+                });
+            }
+        })
+    }
+
+    async fn request_pages(&self, kind: Kind) -> Result<Entries, MountError> {
         let mut memory = MessageReservation::default();
         let declared = kind.declared_by(&self.session.described().capabilities);
         let Some(declared) = declared else {
@@ -282,7 +299,7 @@ impl Inner {
             let outcome = self.ask(kind.method(), pages.params(meta.as_ref()));
             let result = match outcome.await? {
                 Ok(result) => result,
-                Err(error) if kind.may_be_missing(&error) => break,
+                Err(error) if kind.may_be_missing(&error) || pages.may_have_ended() => break,
                 Err(error) => {
                     let why = format!("{}: {}", kind.method(), excerpt(&error.message));
                     return Err(MountError::Protocol(why));

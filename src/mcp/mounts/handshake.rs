@@ -1,16 +1,19 @@
 //! The handshake of a session: `initialize` up to 2025-11-25, `server/discover` from 2026-07-28 on.
 
+use std::borrow::Cow;
+
 use addons::contract::RpcError;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{Described, MountError};
 use crate::mcp::error::{HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION};
 use crate::mcp::implementation::implementation;
+use crate::mcp::message::text;
 use crate::mcp::tasks::without_tasks;
 use crate::mcp::version::{Era, Version};
-use crate::mcp::warnings::excerpt;
+use crate::mcp::warnings::{deviates, excerpt};
 
 /// Error codes that only 2026-07-28 and later revisions define.
 const MODERN_ERRORS: [i64; 3] = [
@@ -24,6 +27,8 @@ const MODERN_ERRORS: [i64; 3] = [
 pub const MAX_INSTRUCTIONS: usize = 16 << 10;
 /// The longest capabilities, in bytes. Longer ones fail the handshake.
 const MAX_CAPABILITIES: usize = 64 << 10;
+/// The members of capabilities that are `true` or `false`.
+const FLAGS: [&str; 2] = ["listChanged", "subscribe"];
 /// The longest `serverInfo` that is kept, in bytes.
 const MAX_INFO: usize = 4 << 10;
 
@@ -61,14 +66,14 @@ fn raw(text: String) -> Result<Box<RawValue>, MountError> {
 }
 
 /// Reads the result of `initialize`. Fails if the revision in the result is unknown or modern.
-pub fn read_initialized(result: &RawValue) -> Result<Described, MountError> {
+pub fn read_initialized(server: &str, result: &RawValue) -> Result<Described, MountError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Text {
         protocol_version: String,
         capabilities: Option<Box<RawValue>>,
         server_info: Option<Box<RawValue>>,
-        instructions: Option<String>,
+        instructions: Option<Box<RawValue>>,
     }
     let text: Text = read_result("initialize", result)?;
     let version = Version::parse(&text.protocol_version);
@@ -81,6 +86,7 @@ pub fn read_initialized(result: &RawValue) -> Result<Described, MountError> {
         ))
     })?;
     described(
+        server,
         version,
         text.capabilities,
         text.server_info,
@@ -90,11 +96,19 @@ pub fn read_initialized(result: &RawValue) -> Result<Described, MountError> {
 
 /// The server's description of itself, within bounds.
 fn described(
+    server: &str,
     version: Version,
     capabilities: Option<Box<RawValue>>,
     info: Option<Box<RawValue>>,
-    instructions: Option<String>,
+    instructions: Option<Box<RawValue>>,
 ) -> Result<Described, MountError> {
+    let instructions = instructions.and_then(|raw| {
+        let read = text(&raw).map(Cow::into_owned);
+        if read.is_none() {
+            deviates(server, "its instructions are no text");
+        }
+        read
+    });
     let instructions = instructions.map(|mut text| {
         text.truncate(text.floor_char_boundary(MAX_INSTRUCTIONS));
         text.shrink_to_fit();
@@ -102,7 +116,7 @@ fn described(
     });
     Ok(Described {
         version,
-        capabilities: declared(capabilities)?,
+        capabilities: declared(server, capabilities)?,
         server_info: info.filter(|info| info.get().len() <= MAX_INFO),
         instructions,
     })
@@ -118,14 +132,14 @@ pub struct Discovered {
 
 impl Discovered {
     /// Reads the result of `server/discover`.
-    pub fn read(result: &RawValue) -> Result<Self, MountError> {
+    pub fn read(server: &str, result: &RawValue) -> Result<Self, MountError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Text {
             supported_versions: Vec<String>,
             capabilities: Option<Box<RawValue>>,
             server_info: Option<Box<RawValue>>,
-            instructions: Option<String>,
+            instructions: Option<Box<RawValue>>,
             #[serde(rename = "_meta")]
             meta: Option<Meta>,
         }
@@ -139,6 +153,7 @@ impl Discovered {
         Ok(Self {
             versions: known(&text.supported_versions),
             described: described(
+                server,
                 Version::V2026_07_28,
                 text.capabilities,
                 in_meta.or(text.server_info),
@@ -202,17 +217,58 @@ fn read_result<'a, T: Deserialize<'a>>(
     })
 }
 
-/// Removes tasks from the capabilities of a server; `{}` if it declares no capabilities.
-fn declared(capabilities: Option<Box<RawValue>>) -> Result<Box<RawValue>, MountError> {
+/// Reads the capabilities of a server, without tasks; `{}` if it declares none.
+fn declared(
+    server: &str,
+    capabilities: Option<Box<RawValue>>,
+) -> Result<Box<RawValue>, MountError> {
     let Some(capabilities) = capabilities else {
+        deviates(server, "it declares no capabilities, so it has no lists");
         return raw("{}".to_owned());
     };
     if capabilities.get().len() > MAX_CAPABILITIES {
         let why = format!("the server's capabilities are longer than {MAX_CAPABILITIES} bytes");
         return Err(MountError::Protocol(why));
     }
-    let unreadable = |error: serde_json::Error| MountError::Protocol(error.to_string());
-    without_tasks(capabilities).map_err(unreadable)
+    without_tasks(regular(server, capabilities)?)
+        .map_err(|error| MountError::Protocol(error.to_string()))
+}
+
+/// Brings capabilities into the form of the protocol: an object of objects. A capability that is
+/// `null` or `false` is absent, and one that is another value is `{}`. Of the members that are
+/// flags, only those that are `true` or `false` are kept.
+fn regular(server: &str, capabilities: Box<RawValue>) -> Result<Box<RawValue>, MountError> {
+    let Ok(mut all) = serde_json::from_str::<Map<String, Value>>(capabilities.get()) else {
+        deviates(server, "its capabilities are not an object");
+        return raw("{}".to_owned());
+    };
+    let mut is_changed = false;
+    all.retain(|_, capability| {
+        match capability {
+            Value::Object(members) => members.retain(|name, flag| {
+                let is_kept = flag.is_boolean() || !FLAGS.contains(&name.as_str());
+                is_changed |= !is_kept;
+                is_kept
+            }),
+            Value::Null | Value::Bool(false) => {
+                is_changed = true;
+                return false;
+            }
+            _ => {
+                is_changed = true;
+                *capability = json!({});
+            }
+        }
+        true
+    });
+    if !is_changed {
+        return Ok(capabilities);
+    }
+    deviates(
+        server,
+        "a capability is not an object, or its flags are neither true nor false",
+    );
+    raw(Value::Object(all).to_string())
 }
 
 #[cfg(test)]
@@ -221,18 +277,18 @@ mod tests {
 
     use super::*;
 
-    fn text(text: &str) -> Box<RawValue> {
+    fn json(text: &str) -> Box<RawValue> {
         RawValue::from_string(text.to_owned()).unwrap()
     }
 
     #[test]
     fn an_initialize_result_is_read_without_tasks() {
-        let result = text(
+        let result = json(
             r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},
             "tasks":{"list":{}},"extensions":{"io.modelcontextprotocol/tasks":{},"x/y":{}}},
             "serverInfo":{"name":"s"},"instructions":"Be kind."}"#,
         );
-        let read = read_initialized(&result).unwrap();
+        let read = read_initialized("kb", &result).unwrap();
         assert_eq!(read.version, Version::V2025_06_18);
         assert_eq!(
             read.capabilities.get(),
@@ -242,13 +298,56 @@ mod tests {
     }
 
     #[test]
+    fn capabilities_in_another_form_count_as_those_that_the_server_means() {
+        each_row(
+            [
+                ("{}", "{}"),
+                (
+                    r#"{"tools":{"listChanged":true},"resources":{"subscribe":false}}"#,
+                    r#"{"tools":{"listChanged":true},"resources":{"subscribe":false}}"#,
+                ),
+                (r#"{"tools":{"listChanged":null}}"#, r#"{"tools":{}}"#),
+                (r#"{"tools":{"listChanged":"yes"}}"#, r#"{"tools":{}}"#),
+                (r#"{"tools":true,"prompts":false}"#, r#"{"tools":{}}"#),
+                (
+                    r#"{"tools":[],"logging":1,"resources":null}"#,
+                    r#"{"tools":{},"logging":{}}"#,
+                ),
+                (
+                    r#"{"resources":{"subscribe":0,"listChanged":true,"x":1}}"#,
+                    r#"{"resources":{"listChanged":true,"x":1}}"#,
+                ),
+                (
+                    r#"{"experimental":true,"extensions":null}"#,
+                    r#"{"experimental":{}}"#,
+                ),
+                ("null", "{}"),
+                ("true", "{}"),
+                ("[]", "{}"),
+                (r#""tools""#, "{}"),
+            ],
+            |(sent, read)| {
+                let result = format!(
+                    r#"{{"protocolVersion":"2025-06-18","capabilities":{sent},"instructions":{{}}}}"#
+                );
+                let described = read_initialized("kb", &json(&result)).unwrap();
+                assert_eq!(described.capabilities.get(), read, "{sent}");
+                assert_eq!(described.instructions, None);
+            },
+        );
+    }
+
+    #[test]
     fn what_a_server_says_of_itself_is_bounded() {
         let result = |capabilities: &str, info: usize, instructions: usize| {
             let (info, instructions) = ("i".repeat(info), "\u{e9}".repeat(instructions));
-            let read = read_initialized(&text(&format!(
-                r#"{{"protocolVersion":"2025-06-18","capabilities":{capabilities},
+            let read = read_initialized(
+                "kb",
+                &json(&format!(
+                    r#"{{"protocolVersion":"2025-06-18","capabilities":{capabilities},
                 "serverInfo":"{info}","instructions":"{instructions}"}}"#
-            )));
+                )),
+            );
             read.map(|read| (read.server_info.is_some(), read.instructions.unwrap().len()))
         };
         assert_eq!(result("{}", 10, 10).unwrap(), (true, 20));
@@ -263,10 +362,10 @@ mod tests {
     #[test]
     fn an_initialize_result_with_a_modern_or_unknown_revision_is_an_error() {
         each_row(["2026-07-28", "1999-01-01", ""], |version| {
-            let result = text(&format!(r#"{{"protocolVersion":"{version}"}}"#));
-            assert!(read_initialized(&result).is_err());
+            let result = json(&format!(r#"{{"protocolVersion":"{version}"}}"#));
+            assert!(read_initialized("kb", &result).is_err());
         });
-        assert!(read_initialized(&text("[]")).is_err());
+        assert!(read_initialized("kb", &json("[]")).is_err());
     }
 
     #[test]
@@ -278,7 +377,7 @@ mod tests {
                 r#"{"supportedVersions":["2026-07-28","2025-11-25"],"serverInfo":{"name":"s"}}"#,
             ],
             |result| {
-                let read = Discovered::read(&text(result)).unwrap();
+                let read = Discovered::read("kb", &json(result)).unwrap();
                 assert_eq!(read.versions, [Version::V2026_07_28, Version::V2025_11_25]);
                 assert_eq!(read.described.server_info.unwrap().get(), r#"{"name":"s"}"#);
                 assert_eq!(read.described.capabilities.get(), "{}");
@@ -292,7 +391,7 @@ mod tests {
             Refusal::of(&RpcError {
                 code,
                 message: "no".into(),
-                data: Some(text(data)),
+                data: Some(json(data)),
             })
         };
         let Refusal::Supported(versions) = refusal(-32022, r#"{"supported":["2025-11-25"]}"#)

@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 
 use super::MountError;
 use crate::mcp::error::METHOD_NOT_FOUND;
-use crate::mcp::warnings::{Subject, excerpt, warn};
+use crate::mcp::message::present;
+use crate::mcp::warnings::{Subject, deviates, excerpt, warn};
 
 /// The most pages of one list that are read.
 const MAX_PAGES: usize = 100;
@@ -72,16 +73,36 @@ impl Kind {
     }
 }
 
-/// One page.
+/// One page. Its members are read later, since those of some servers have other types.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Page {
-    tools: Option<Vec<Box<RawValue>>>,
-    prompts: Option<Vec<Box<RawValue>>>,
-    resources: Option<Vec<Box<RawValue>>>,
-    resource_templates: Option<Vec<Box<RawValue>>>,
-    next_cursor: Option<String>,
-    ttl_ms: Option<f64>,
+struct Page<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    tools: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    prompts: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    resources: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    resource_templates: Option<&'a RawValue>,
+    next_cursor: Option<Value>,
+    ttl_ms: Option<Value>,
+}
+
+/// The cursor for the next page; `None` at the end. A number counts, since the server gets it back
+/// as it is.
+fn next_cursor(server: &str, cursor: Option<Value>) -> Option<Value> {
+    let cursor = cursor?;
+    let is_end = match &cursor {
+        Value::String(text) if !text.is_empty() => return Some(cursor),
+        Value::Number(_) => false,
+        _ => true,
+    };
+    deviates(
+        server,
+        "the cursor of a list is not a text, or an empty one",
+    );
+    (!is_end).then_some(cursor)
 }
 
 /// The pages of a list that were read so far.
@@ -90,7 +111,7 @@ pub(super) struct Pages {
     pub entries: Vec<Box<RawValue>>,
     bytes: usize,
     pages: usize,
-    cursor: Option<String>,
+    cursor: Option<Value>,
     age: Option<Duration>,
 }
 
@@ -99,12 +120,18 @@ impl Pages {
     pub fn params(&self, meta: Option<&Value>) -> Option<Box<RawValue>> {
         let mut params = Map::new();
         if let Some(cursor) = &self.cursor {
-            params.insert("cursor".to_owned(), Value::from(cursor.as_str()));
+            params.insert("cursor".to_owned(), cursor.clone());
         }
         if let Some(meta) = meta {
             params.insert("_meta".to_owned(), meta.clone());
         }
         (!params.is_empty()).then(|| to_raw_value(&params).ok())?
+    }
+
+    /// Whether an error may be the answer to a cursor that is no text: the server may not mean it
+    /// as one. The list then ends.
+    pub fn may_have_ended(&self) -> bool {
+        self.cursor.as_ref().is_some_and(Value::is_number)
     }
 
     /// How long the list is fresh: the shortest `ttlMs` of its pages. A page without `ttlMs` counts
@@ -123,14 +150,15 @@ impl Pages {
     /// list exceeds a bound, or if the server repeats the last cursor. Fails if the result is not a
     /// page of this kind.
     pub fn add(&mut self, kind: Kind, result: &RawValue, server: &str) -> Result<bool, MountError> {
-        let page: Page = serde_json::from_str(result.get()).map_err(|error| {
+        let no_list = |error: serde_json::Error| {
             MountError::Protocol(format!(
                 "{}: the server's answer is not a list: {}",
                 kind.method(),
                 // The error may quote a text of any length.
                 excerpt(&error.to_string())
             ))
-        })?;
+        };
+        let page: Page<'_> = serde_json::from_str(result.get()).map_err(no_list)?;
         let entries = match kind {
             Kind::Tools => page.tools,
             Kind::Prompts => page.prompts,
@@ -143,8 +171,14 @@ impl Pages {
                 kind.method()
             ))
         })?;
+        let entries: Option<Vec<Box<RawValue>>> =
+            serde_json::from_str(entries.get()).map_err(no_list)?;
+        let entries = entries.unwrap_or_else(|| {
+            deviates(server, "an empty list is null");
+            Vec::new()
+        });
         self.pages += 1;
-        let millis = page.ttl_ms.filter(|millis| millis.is_finite());
+        let millis = page.ttl_ms.and_then(|millis| millis.as_f64());
         let age = Duration::from_millis(millis.unwrap_or_default().max(0.0) as u64);
         self.age = Some(self.age.map_or(age, |before| before.min(age)));
         for entry in entries {
@@ -154,11 +188,11 @@ impl Pages {
             }
             self.entries.push(entry);
         }
-        let Some(next) = page.next_cursor else {
+        let Some(next) = next_cursor(server, page.next_cursor) else {
             return Ok(false);
         };
-        if self.pages == MAX_PAGES || next.len() > MAX_CURSOR || self.cursor.as_ref() == Some(&next)
-        {
+        let is_long = next.as_str().is_some_and(|text| text.len() > MAX_CURSOR);
+        if self.pages == MAX_PAGES || is_long || self.cursor.as_ref() == Some(&next) {
             return Ok(cut(kind, server));
         }
         self.cursor = Some(next);
@@ -182,6 +216,8 @@ fn cut(kind: Kind, server: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     fn raw(text: &str) -> Box<RawValue> {
@@ -234,6 +270,54 @@ mod tests {
         let long = raw(&format!(r#"{{"tools":[{long},{long}],"nextCursor":"1"}}"#));
         assert!(!pages.add(Kind::Tools, &long, "kb").unwrap());
         assert_eq!(pages.entries.len(), 1);
+    }
+
+    #[test]
+    fn a_list_is_read_although_its_members_have_other_types() {
+        // The page, the number of its entries, and the params of the request for the next page.
+        each_row(
+            [
+                (
+                    r#"{"tools":[{}],"nextCursor":1}"#,
+                    1,
+                    Some(r#"{"cursor":1}"#),
+                ),
+                (
+                    r#"{"tools":[{}],"nextCursor":-2.5}"#,
+                    1,
+                    Some(r#"{"cursor":-2.5}"#),
+                ),
+                (
+                    r#"{"tools":[{}],"nextCursor":"2"}"#,
+                    1,
+                    Some(r#"{"cursor":"2"}"#),
+                ),
+                (r#"{"tools":[{}],"nextCursor":""}"#, 1, None),
+                (r#"{"tools":[{}],"nextCursor":null}"#, 1, None),
+                (r#"{"tools":[{}],"nextCursor":false}"#, 1, None),
+                (r#"{"tools":[{}],"nextCursor":{"at":1}}"#, 1, None),
+                (r#"{"tools":[{}],"ttlMs":"600","prompts":1}"#, 1, None),
+                (r#"{"tools":null}"#, 0, None),
+            ],
+            |(page, count, next)| {
+                let mut pages = Pages::default();
+                let goes_on = pages.add(Kind::Tools, &raw(page), "kb").unwrap();
+                assert_eq!(
+                    (pages.entries.len(), goes_on),
+                    (count, next.is_some()),
+                    "{page}"
+                );
+                let params = pages.params(None);
+                assert_eq!(params.as_deref().map(RawValue::get), next, "{page}");
+            },
+        );
+        each_row(
+            ["{}", "null", r#"{"tools":{}}"#, r#"{"tools":"a"}"#],
+            |page| {
+                let added = Pages::default().add(Kind::Tools, &raw(page), "kb");
+                assert!(added.is_err(), "{page}");
+            },
+        );
     }
 
     #[test]

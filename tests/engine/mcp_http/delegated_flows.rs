@@ -199,22 +199,83 @@ async fn header_fields_of_the_transport_cannot_be_configured() {
 }
 
 #[tokio::test]
-async fn requests_and_streams_over_tls_share_one_connection_with_a_verified_certificate() {
-    let certificates = certificates::Certificates::new();
-    let directory = tempfile::tempdir().unwrap();
-    let ca = directory.path().join("ca.pem");
-    std::fs::write(&ca, &certificates.ca_pem).unwrap();
-    let mut tls = rustls::ServerConfig::builder()
-        .with_no_client_auth()
-        .with_cert_resolver(Arc::new(certificates));
-    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    let answer = |seen: &Seen| match seen.method() {
-        "GET" => Scripted::events(vec![text(":\n\n"), Part::Hold]),
-        "slow" => Scripted::events(vec![Part::Hold]),
-        _ => handshake(seen, "s1").unwrap_or_else(|| Scripted::result(&seen.message, json!({}))),
+async fn a_call_is_not_sent_on_a_connection_that_the_server_may_be_closing() {
+    let script = |keep_alive: Option<&'static str>| {
+        move |seen: &Seen| {
+            let answer = match seen.method() {
+                "server/discover" => {
+                    let result = json!({"supportedVersions": ["2026-07-28"]});
+                    Scripted::result(&seen.message, result)
+                }
+                _ => handshake(seen, "s1")
+                    .unwrap_or_else(|| Scripted::result(&seen.message, json!({}))),
+            };
+            match keep_alive {
+                Some(value) => answer.with("keep-alive", value),
+                None => answer,
+            }
+        }
     };
-    let server = Server::with_tls(Some(Arc::new(tls).into()), answer).await;
-    let fixture = |host: &str| {
+    // The server's `Keep-Alive`, how long its connections may be idle, how long they are idle, and
+    // whether the second call is sent on the connection of the first one.
+    each_row_async(
+        [
+            (None, 1100, 1200, false),
+            (Some("timeout=1"), 600, 700, false),
+            (Some("max=100, Timeout=2"), 1100, 1200, false),
+            (Some("timeout=0"), 50, 100, false),
+            (Some("timeout=5"), 2600, 2700, false),
+            (Some("timeout=20"), 20_000, 1500, true),
+            (Some("timeout=soon"), 1100, 1200, false),
+        ],
+        async |(keep_alive, patience, idle, is_shared)| {
+            for version in [LEGACY, Version::V2026_07_28] {
+                let patience = Duration::from_millis(patience);
+                let server = Server::with(None, Some(patience), script(keep_alive)).await;
+                let fixture = Fixture::at(&server.url());
+                let (session, _events) = fixture.open(version).await;
+                fixture
+                    .result(&session, "tools/call", json!({"name": "a"}))
+                    .await;
+                let before = server.connections();
+                tokio::time::sleep(Duration::from_millis(idle)).await;
+                fixture
+                    .result(&session, "tools/call", json!({"name": "a"}))
+                    .await;
+                assert_eq!(server.of("tools/call").len(), 2);
+                assert_eq!(server.connections() == before, is_shared, "{keep_alive:?}");
+            }
+        },
+    )
+    .await;
+}
+
+/// The files and settings of a server over TLS.
+struct Certified {
+    acceptor: tokio_rustls::TlsAcceptor,
+    ca: std::path::PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Certified {
+    fn new() -> Self {
+        let certificates = certificates::Certificates::new();
+        let directory = tempfile::tempdir().unwrap();
+        let ca = directory.path().join("ca.pem");
+        std::fs::write(&ca, &certificates.ca_pem).unwrap();
+        let mut tls = rustls::ServerConfig::builder()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(certificates));
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Self {
+            acceptor: Arc::new(tls).into(),
+            ca,
+            _directory: directory,
+        }
+    }
+
+    /// A fixture whose server is `server`, under the name `host`.
+    fn fixture(&self, server: &Server, host: &str) -> Fixture {
         let settings = format!("url: \"https://{host}/mcp\", timeout: 5s");
         let host = Host::parse(host).unwrap();
         let address = unified_proxy::config::StaticAddress {
@@ -223,9 +284,47 @@ async fn requests_and_streams_over_tls_share_one_connection_with_a_verified_cert
         };
         Fixture::with(&settings, 0, |config| {
             config.proxy.upstream.hosts = Arc::new([(host, address)].into());
-            config.proxy.tls.upstream_ca = Some(ca.clone());
+            config.proxy.tls.upstream_ca = Some(self.ca.clone());
         })
+    }
+}
+
+#[tokio::test]
+async fn a_call_is_sent_on_an_idle_http2_connection_only_if_it_has_an_open_stream() {
+    let certified = Certified::new();
+    each_row_async([false, true], async |has_stream| {
+        let answer = move |seen: &Seen| match seen.method() {
+            "GET" if has_stream => Scripted::events(vec![text(":\n\n"), Part::Hold]),
+            _ => {
+                handshake(seen, "s1").unwrap_or_else(|| Scripted::result(&seen.message, json!({})))
+            }
+        };
+        let patience = (!has_stream).then_some(Duration::from_millis(1100));
+        let server = Server::with(Some(certified.acceptor.clone()), patience, answer).await;
+        let fixture = certified.fixture(&server, "kb.example.com");
+        let (session, _events) = fixture.open(LEGACY).await;
+        server.until("GET").await;
+        for _ in 0..2 {
+            tokio::time::sleep(Duration::from_millis(1200)).await;
+            fixture
+                .result(&session, "tools/call", json!({"name": "a"}))
+                .await;
+        }
+        assert_eq!(server.connections(), if has_stream { 1 } else { 3 });
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn requests_and_streams_over_tls_share_one_connection_with_a_verified_certificate() {
+    let certified = Certified::new();
+    let answer = |seen: &Seen| match seen.method() {
+        "GET" => Scripted::events(vec![text(":\n\n"), Part::Hold]),
+        "slow" => Scripted::events(vec![Part::Hold]),
+        _ => handshake(seen, "s1").unwrap_or_else(|| Scripted::result(&seen.message, json!({}))),
     };
+    let server = Server::with(Some(certified.acceptor.clone()), None, answer).await;
+    let fixture = |host: &str| certified.fixture(&server, host);
     let good = fixture("kb.example.com");
     let (session, _events) = good.open(LEGACY).await;
     server.until("GET").await;

@@ -5,6 +5,7 @@ mod bounds;
 mod certificates;
 mod delegated_flows;
 mod legacy;
+mod lenient;
 mod modern;
 mod server;
 mod two_endpoints;

@@ -1,11 +1,10 @@
 //! A small MCP server over HTTP with responses that a test scripts.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -23,6 +22,8 @@ use tokio_util::task::AbortOnDropHandle;
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub http: String,
+    /// The path and query.
+    pub path: String,
     pub headers: http::HeaderMap,
     /// The body; null if it is not JSON.
     pub message: Value,
@@ -130,18 +131,21 @@ pub struct Server {
 
 impl Server {
     pub async fn start(script: impl Fn(&Seen) -> Scripted + Send + Sync + 'static) -> Self {
-        Self::with_tls(None, script).await
+        Self::with(None, None, script).await
     }
 
-    /// Starts a server. With `tls`, its connections must negotiate HTTP/2.
-    pub async fn with_tls(
+    /// Starts a server. With `tls`, its connections must negotiate HTTP/2. With `patience`, the
+    /// server closes a connection instead of answering if it was idle for longer.
+    pub async fn with(
         tls: Option<TlsAcceptor>,
+        patience: Option<Duration>,
         script: impl Fn(&Seen) -> Scripted + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Shared {
             script: Arc::new(script),
+            patience,
             seen: Arc::default(),
             open: Arc::default(),
             connections: Arc::default(),
@@ -230,6 +234,7 @@ pub fn handshake(seen: &Seen, session: &str) -> Option<Scripted> {
 #[derive(Clone)]
 struct Shared {
     script: Arc<Script>,
+    patience: Option<Duration>,
     seen: Arc<Mutex<Vec<Seen>>>,
     open: Arc<AtomicUsize>,
     connections: Arc<AtomicUsize>,
@@ -240,19 +245,26 @@ async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Shared) 
         let (stream, _) = listener.accept().await.unwrap();
         shared.connections.fetch_add(1, Ordering::SeqCst);
         let shared = shared.clone();
+        let latest = Arc::new(Mutex::new(Instant::now()));
         let service = service_fn(move |request: http::Request<Incoming>| {
-            let shared = shared.clone();
+            let (shared, latest) = (shared.clone(), Arc::clone(&latest));
             async move {
+                let idle = latest.lock().elapsed();
+                if shared.patience.is_some_and(|patience| idle > patience) {
+                    return Err(std::io::Error::other("idle for too long"));
+                }
                 let (parts, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
                 let seen = Seen {
                     http: parts.method.to_string(),
+                    path: parts.uri.to_string(),
                     headers: parts.headers,
                     message: serde_json::from_slice(&body).unwrap_or(Value::Null),
                 };
                 let answer = (shared.script)(&seen);
                 shared.seen.lock().push(seen);
-                Ok::<_, Infallible>(respond(answer, shared.open))
+                *latest.lock() = Instant::now();
+                Ok(respond(answer, shared.open))
             }
         });
         let Some(tls) = tls.clone() else {

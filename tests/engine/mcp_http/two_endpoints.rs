@@ -1,7 +1,7 @@
 //! The HTTP+SSE transport of MCP revision 2024-11-05: one endpoint for the server's stream, one for
 //! the client's messages.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::each_row_async;
@@ -11,6 +11,9 @@ use unified_proxy::mcp::{MessageMemory, MountError, Version};
 
 use super::server::*;
 use super::*;
+
+/// How long a connection may be idle before the server closes it.
+const PATIENCE: Duration = Duration::from_millis(1100);
 
 fn settings(url: &str) -> String {
     format!("type: sse, url: \"{url}\", timeout: 2s")
@@ -46,11 +49,17 @@ impl Sse {
                 let (sender, seen) = (sender.clone(), Arc::clone(&seen));
                 tokio::spawn(async move {
                     let mut stream = BufReader::new(stream);
+                    let mut latest = Instant::now();
                     loop {
                         let (mut line, mut length) = (String::new(), 0);
                         if stream.read_line(&mut line).await.unwrap_or(0) == 0 {
                             return;
                         }
+                        // As a server that closes idle connections just as a request arrives.
+                        if latest.elapsed() > PATIENCE {
+                            return;
+                        }
+                        latest = Instant::now();
                         let request = line.clone();
                         while line != "\r\n" {
                             line.clear();
@@ -204,6 +213,18 @@ async fn posted_messages_are_answered_on_the_stream() {
         fixture.dropped("unknown_id") == 1
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_message_is_not_posted_on_a_connection_that_the_server_may_be_closing() {
+    let server = Sse::start("/messages?session=1", answers).await;
+    let fixture = Fixture::new(&settings(&server.url));
+    let (session, _events) = fixture.open(Version::V2025_11_25).await;
+    for _ in 0..2 {
+        tokio::time::sleep(PATIENCE + Duration::from_millis(100)).await;
+        let result = fixture.result(&session, "tools/call", json!({})).await;
+        assert_eq!(result, json!({"ok": true}));
+    }
 }
 
 #[tokio::test]

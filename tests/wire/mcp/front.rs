@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use testkit::each_row;
 
 use super::client::{Gateway, POST, call, initialize, modern, request};
+use crate::support::listener;
 
 #[test]
 fn foreign_hosts_and_origins_are_refused_on_every_path() {
@@ -67,7 +68,7 @@ fn a_post_is_refused_unless_it_has_one_valid_message_and_the_required_header_fie
                 -32600,
             ),
             (
-                "content-type: application/json\r\naccept: application/json\r\n",
+                "content-type: application/json\r\naccept: text/event-stream\r\n",
                 "{}",
                 406,
                 -32600,
@@ -124,6 +125,75 @@ fn wrong_http_methods_unknown_paths_and_proxy_requests_are_refused() {
             .send(head, "", "")
             .assert_denied(400, "malformed_request", "Malformed request");
     }
+}
+
+#[test]
+fn a_slash_at_the_end_of_a_path_is_ignored() {
+    let gateway = Gateway::start();
+    let body = initialize().to_string();
+    let reply = gateway.send("POST /mcp/", POST, &body);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let id = reply.only("mcp-session-id").unwrap();
+    let session = format!("{POST}mcp-session-id: {id}\r\n");
+    let ping = request(1, "ping", json!({})).to_string();
+    assert_eq!(gateway.send("POST /mcp/?a=1", &session, &ping).status, 200);
+    assert_eq!(gateway.send("DELETE /mcp/", &session, "").status, 204);
+    let (fields, message) = modern(request(7, "tools/list", json!({})));
+    let fields = format!("{POST}{fields}");
+    let reply = gateway.send("POST /mcp/", &fields, &message.to_string());
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let mut stream = gateway.get("/sse/", "");
+    let endpoint = stream.next().unwrap().replace('?', "/?");
+    let reply = gateway.send(&format!("POST {endpoint}"), POST, &body);
+    assert_eq!(reply.status, 202, "{}", reply.text());
+    assert_eq!(gateway.send("GET /health/", "", "").status, 200);
+    let reply = gateway.send("PUT /mcp/", POST, "");
+    assert_eq!(
+        (reply.status, reply.header("allow")),
+        (405, Some("GET, POST, DELETE"))
+    );
+    for path in ["/mcp//", "//mcp", "/mcp/x", "/mcp/.", "/MCP/", "/"] {
+        let reply = gateway.send(&format!("POST {path}"), POST, &body);
+        assert_eq!(reply.status, 404, "{path}");
+    }
+    // The listener of a container distinguishes the gateway's paths from requests to other hosts.
+    let socket = gateway.proxy.own_listener("inner", json!({}));
+    let begin = listener::origin_form("POST", "/mcp/", POST, body.as_bytes());
+    let reply = listener::send(&mut listener::connect(&socket), &begin);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+}
+
+#[test]
+fn a_client_that_accepts_only_json_gets_each_response_without_events() {
+    let gateway = Gateway::start();
+    let only_json = "content-type: application/json\r\naccept: application/json\r\n";
+    let post = |fields: &str, message: &Value| {
+        let fields = format!("{only_json}{fields}");
+        let reply = gateway.send("POST /mcp", &fields, &message.to_string());
+        assert_eq!(reply.only("content-type"), Some("application/json"));
+        reply
+    };
+    let reply = post("", &initialize());
+    let id = reply.only("mcp-session-id").unwrap();
+    let session = format!("mcp-session-id: {id}\r\n");
+    let tools = post(&session, &request(1, "tools/list", json!({}))).json();
+    assert_eq!(tools["result"]["tools"][0]["name"], "by-hand_echo");
+    // The server reports progress before it answers.
+    let told = call(2, "tell", json!({}));
+    let answer = post(&session, &told).json();
+    assert_eq!(answer["result"]["content"][0]["text"], "told");
+    let (fields, told) = modern(told);
+    let answer = post(&fields, &told).json();
+    assert_eq!(answer["result"]["content"][0]["text"], "told");
+    // A question of the server cannot reach the client.
+    let answer = post(&session, &call(3, "ask", json!({}))).json();
+    let text = answer["result"]["content"][0]["text"].to_string();
+    assert!(text.contains("-32000"), "{text}");
+    let params = json!({ "notifications": { "toolsListChanged": true } });
+    let (fields, listen) = modern(request(4, "subscriptions/listen", params));
+    assert_eq!(post(&fields, &listen).status, 406);
+    let stream = format!("accept: application/json\r\n{session}");
+    assert_eq!(gateway.send("GET /mcp", &stream, "").status, 406);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::client::{Gateway, call, initialize, request};
-use crate::support::{SOON, eventually};
+use crate::support::{Reply, SOON, eventually};
 
 #[test]
 fn a_session_begins_with_initialize_and_ends_with_delete() {
@@ -56,6 +56,40 @@ fn a_session_begins_with_initialize_and_ends_with_delete() {
         404
     );
     assert_eq!(gateway.send("DELETE /mcp", &session, "").status, 404);
+}
+
+#[test]
+fn a_session_from_before_a_restart_is_refused_with_the_code_after_which_clients_begin_again() {
+    let mut gateway = Gateway::start();
+    let session = gateway.session();
+    gateway.proxy.restart();
+    let assert_unknown = |reply: Reply| {
+        assert_eq!(reply.status, 404, "{}", reply.text());
+        assert_eq!(reply.only("content-type"), Some("application/json"));
+        // Claude Code looks for this text.
+        assert!(reply.text().contains("\"code\":-32001"), "{}", reply.text());
+        let message = reply.json()["error"]["message"].to_string();
+        assert!(message.contains("Session not found"), "{message}");
+    };
+    for message in [
+        request(1, "ping", json!({})),
+        request(2, "tools/list", json!({})),
+        call(3, "echo", json!({})),
+        json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }),
+        json!({ "jsonrpc": "2.0", "id": 4, "result": {} }),
+    ] {
+        assert_unknown(gateway.post(&session, &message));
+    }
+    assert_unknown(gateway.send("DELETE /mcp", &session, ""));
+    let stream = format!("accept: text/event-stream\r\n{session}");
+    assert_unknown(gateway.send("GET /mcp", &stream, ""));
+    let ping = request(5, "ping", json!({})).to_string();
+    assert_unknown(gateway.send("POST /message?sessionId=gone", super::client::POST, &ping));
+    let session = gateway.session();
+    let echoed = gateway
+        .post(&session, &call(6, "echo", json!({ "a": 1 })))
+        .json();
+    assert_eq!(echoed["result"]["content"][0]["text"], "{\"a\":1}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod hostile;
 mod http_sse;
 mod later_answers;
 mod legacy;
+mod lenient;
 mod library;
 mod modern;
 mod policies;

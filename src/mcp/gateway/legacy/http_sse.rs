@@ -13,7 +13,7 @@ use super::super::answer::HttpResponse;
 use super::super::lease::LeaseState;
 use super::super::limits::{Counted, MAX_SESSIONS};
 use super::super::media::{EVENT_STREAM, check_accept};
-use super::super::refusal::{bad_request, over_limit, refuse};
+use super::super::refusal::{bad_request, over_limit, session_not_found};
 use super::super::visit::Visit;
 use super::super::{random, sse};
 use super::client_stream::ClientStream;
@@ -39,7 +39,7 @@ impl Drop for SessionGuard {
 }
 
 pub fn open(visit: &Visit<'_>) -> Result<HttpResponse, Denial> {
-    check_accept(visit.headers(), &[EVENT_STREAM])?;
+    check_accept(visit.headers(), EVENT_STREAM)?;
     let counted = count_stream(visit)?;
     let (id, metrics) = (random::token()?, &visit.gateway.metrics);
     let opened = visit.lease.open_session(&id, Transport::HttpSse, metrics);
@@ -142,8 +142,5 @@ fn session_of(visit: &Visit<'_>) -> Result<Arc<LegacySession>, Denial> {
     visit
         .lease
         .find_session(id, Transport::HttpSse)
-        .ok_or_else(|| {
-            let sentence = "Session not found: open the stream again";
-            refuse(StatusCode::NOT_FOUND, None, sentence)
-        })
+        .ok_or_else(|| session_not_found("Session not found: open the stream again"))
 }

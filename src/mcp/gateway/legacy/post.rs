@@ -19,9 +19,9 @@ use super::super::answer::{HttpResponse, STREAM_AFTER, response_bytes};
 use super::super::call::{Call, Step};
 use super::super::header::only;
 use super::super::limits::{MAX_CALLS, MAX_SESSIONS};
-use super::super::media::prefers_events;
+use super::super::media::{accepts_events, prefers_events};
 use super::super::random;
-use super::super::refusal::{bad_request, over_limit, refuse};
+use super::super::refusal::{bad_request, over_limit, session_not_found};
 use super::super::visit::Visit;
 use super::client_stream::ClientStream;
 use super::handshake;
@@ -68,10 +68,8 @@ pub fn session_of(visit: &Visit<'_>) -> Result<(Arc<LegacySession>, Arc<Caller>)
         }
     }
     let session = visit.lease.find_session(id, Transport::StreamableHttp);
-    let session = session.ok_or_else(|| {
-        let sentence = "Session not found: begin again with initialize";
-        refuse(StatusCode::NOT_FOUND, None, sentence)
-    })?;
+    let session = session
+        .ok_or_else(|| session_not_found("Session not found: begin again with initialize"))?;
     let caller = session.caller().cloned().ok_or_else(Denial::internal)?;
     Ok((session, caller))
 }
@@ -140,7 +138,8 @@ pub fn begin_call(
 
 /// Waits for the outcome and answers with JSON. Answers with a resumable stream instead if an event
 /// comes first, the call takes longer than [`STREAM_AFTER`], or `Accept` lists event streams first.
-/// A call that is cancelled before any of these gets an empty stream.
+/// A call that is cancelled before any of these gets an empty stream. A client that accepts no
+/// event streams gets no events.
 async fn run(
     visit: &Visit<'_>,
     session: Arc<LegacySession>,
@@ -148,6 +147,13 @@ async fn run(
     mut call: Call,
     guard: CallGuard,
 ) -> HttpResponse {
+    if !accepts_events(visit.headers()) {
+        return tokio::select! {
+            biased;
+            () = guard.cancelled.cancelled() => HttpResponse::empty(StatusCode::ACCEPTED),
+            outcome = call.outcome() => json_response(visit, &id, &outcome),
+        };
+    }
     let first = tokio::select! {
         biased;
         // A cancelled request gets no response.

@@ -23,7 +23,7 @@ use super::post::session_of;
 use super::session::LegacySession;
 
 pub fn get(visit: &Visit<'_>) -> Result<HttpResponse, Denial> {
-    check_accept(visit.headers(), &[EVENT_STREAM])?;
+    check_accept(visit.headers(), EVENT_STREAM)?;
     let (session, caller) = session_of(visit)?;
     let counted = count_stream(visit)?;
     let (stream, after) = match only(visit.headers(), &LAST_EVENT_ID)? {

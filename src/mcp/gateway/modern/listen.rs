@@ -21,6 +21,7 @@ use super::super::super::event::Event;
 use super::super::super::message::Id;
 use super::super::answer::HttpResponse;
 use super::super::legacy::count_stream;
+use super::super::media::{EVENT_STREAM, check_accept};
 use super::super::memory::Memory;
 use super::super::refusal::over_limit;
 use super::super::sse;
@@ -46,6 +47,7 @@ pub async fn open(
     request: Request,
     caller: Arc<Caller>,
 ) -> Result<HttpResponse, Denial> {
+    check_accept(visit.headers(), EVENT_STREAM)?;
     let read = ModernParams::read(request.params.as_deref());
     let Some(requested) = object::<RequestedFilter>(read.notifications).filter(is_bounded) else {
         let message = format!(

@@ -16,7 +16,7 @@ use super::super::super::message::{Id, Outcome, write_request, write_response};
 use super::super::answer::{HttpResponse, STREAM_AFTER};
 use super::super::call::{Call, Step};
 use super::super::limits::{Count, GatewayMetrics};
-use super::super::media::prefers_events;
+use super::super::media::{accepts_events, prefers_events};
 use super::super::memory::Memory;
 use super::super::sse;
 use super::super::visit::Visit;
@@ -177,8 +177,15 @@ impl Running {
 
 /// Waits for the outcome and answers with JSON. Answers with a stream instead if a notification
 /// comes first, the call takes longer than [`STREAM_AFTER`], or the outcome is a result and
-/// `Accept` lists event streams first.
+/// `Accept` lists event streams first. A client that accepts no event streams gets no notifications.
 pub async fn run(visit: &Visit<'_>, mut running: Running) -> HttpResponse {
+    if !accepts_events(visit.headers()) {
+        loop {
+            if let Output::Done(outcome) = running.next().await {
+                return json_response(visit, &running.id, &outcome);
+            }
+        }
+    }
     match timeout(STREAM_AFTER, running.next()).await {
         // An error may have another HTTP status than the 200 of a stream.
         Ok(Output::Done(outcome)) if outcome.is_err() || !prefers_events(visit.headers()) => {

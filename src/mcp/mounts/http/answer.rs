@@ -1,5 +1,6 @@
 //! Reads HTTP responses of servers within bounds: one message, or a stream of messages.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::Denial;
@@ -9,10 +10,12 @@ use http::header::{CONTENT_TYPE, HeaderMap};
 use tokio::time::{sleep, timeout};
 
 use super::event_stream::{EventReader, StreamEvent};
+use super::wire::Wire;
 use crate::http::{Answer, AnswerBody, BodyError, OwnClient};
 use crate::mcp::message::{Id, Message, Outcome};
 use crate::mcp::mounts::pace::Pace;
 use crate::mcp::mounts::{MessageReservation, MountError};
+use crate::mcp::warnings::{OTHER_ID, deviates};
 
 /// Limit on the events of one stream that are read per second. Above it, reading pauses, and flow
 /// control stops the server.
@@ -36,7 +39,7 @@ impl Answered {
     /// Reads a JSON message to its end; returns an event stream unread. Fails if the media type is
     /// neither JSON nor an event stream. Also fails if the status is not 2xx and the body is not a
     /// JSON-RPC error.
-    pub async fn read(client: &OwnClient, answer: Answer) -> Result<Self, MountError> {
+    pub async fn read(wire: &Wire, answer: Answer) -> Result<Self, MountError> {
         let Answer {
             status,
             headers,
@@ -48,18 +51,15 @@ impl Answered {
                 Ok(Self::Accepted)
             }
             (status, kind) if status.is_success() => match kind {
-                "text/event-stream" => Ok(Self::Stream(Box::new(EventStream::new(
-                    client.clone(),
-                    body,
-                )))),
-                "application/json" => read_message(client, body).await.map(Self::Message),
+                "text/event-stream" => Ok(Self::Stream(Box::new(EventStream::new(wire, body)))),
+                "application/json" => read_message(wire, body).await.map(Self::Message),
                 other => {
                     let error = unknown_type(other);
                     drain(body);
                     Err(error)
                 }
             },
-            (status, "application/json") => match read_message(client, body).await {
+            (status, "application/json") => match read_message(wire, body).await {
                 Ok(
                     message @ Message::Response {
                         outcome: Err(_), ..
@@ -74,6 +74,21 @@ impl Answered {
             }
         }
     }
+}
+
+/// Reads the response to a notification or to an answer of the client. Accepts every success,
+/// whatever its body.
+pub async fn read_accepted(wire: &Wire, answer: Answer) -> Result<(), MountError> {
+    match answer.status {
+        StatusCode::ACCEPTED | StatusCode::NO_CONTENT => {}
+        status if status.is_success() => deviates(
+            &wire.server,
+            "it accepts notifications with another status than 202",
+        ),
+        _ => return Answered::read(wire, answer).await.map(drop),
+    }
+    drain(answer.body);
+    Ok(())
 }
 
 /// The media type of a response without its parameters; empty without a readable `Content-Type`.
@@ -107,7 +122,10 @@ pub fn unknown_type(found: &str) -> MountError {
 /// The error for a status other than 2xx.
 pub fn bad_status(status: StatusCode) -> MountError {
     let hint = match status.as_u16() {
-        300..=399 => ": redirects are not followed",
+        300..=399 => {
+            ": redirects are not followed, except 307 and 308 within the server at the beginning of \
+             a session: write the final URL into mcp.yaml"
+        }
         401 | 403 => ": the server does not accept the credentials in headers (mcp.yaml)",
         404 | 405 => ": the URL is not an MCP endpoint of this transport",
         _ => "",
@@ -129,7 +147,8 @@ pub fn outcome_of(message: Message, id: &Id) -> Result<Outcome, Message> {
     }
 }
 
-async fn read_message(client: &OwnClient, mut body: AnswerBody) -> Result<Message, MountError> {
+async fn read_message(wire: &Wire, mut body: AnswerBody) -> Result<Message, MountError> {
+    let client = &wire.client;
     let limits = client.limits();
     let mut reservation = MessageReservation::default();
     let mut text = Vec::new();
@@ -141,13 +160,22 @@ async fn read_message(client: &OwnClient, mut body: AnswerBody) -> Result<Messag
         let reserved = reservation.grow_to(client, text.capacity());
         reserved.map_err(MountError::Denied)?;
     }
-    parse(&text, limits.inspect_values)
+    parse(&wire.server, &text, limits.inspect_values)
 }
 
-fn parse(text: &[u8], most_values: usize) -> Result<Message, MountError> {
-    Message::parse(text, most_values).map_err(|error| {
+/// Reads a message. The id of a response gets the form in which the gateway writes its ids.
+fn parse(server: &str, text: &[u8], most_values: usize) -> Result<Message, MountError> {
+    let mut message = Message::parse(text, most_values).map_err(|error| {
         MountError::Protocol(format!("the server sent an invalid MCP message: {error}"))
-    })
+    })?;
+    if let Message::Response { id: Some(id), .. } = &mut message
+        && let Some(ours) = id.as_number().map(Id::number)
+        && *id != ours
+    {
+        deviates(server, OTHER_ID);
+        *id = ours;
+    }
+    Ok(message)
 }
 
 fn too_long(most: usize) -> MountError {
@@ -193,6 +221,7 @@ impl From<Denial> for StreamEnd {
 
 /// The events of one response.
 pub struct EventStream {
+    server: Arc<str>,
     client: OwnClient,
     body: AnswerBody,
     input: Bytes,
@@ -205,10 +234,12 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    fn new(client: OwnClient, body: AnswerBody) -> Self {
+    fn new(wire: &Wire, body: AnswerBody) -> Self {
+        let client = wire.client.clone();
         let most = client.limits().inspect_body_bytes;
         Self {
             reservation: MessageReservation::default(),
+            server: Arc::clone(&wire.server),
             client,
             body,
             input: Bytes::new(),
@@ -220,7 +251,7 @@ impl EventStream {
 
     /// Returns the event stream in a response. Fails if the status is not 2xx or the media type is
     /// not `text/event-stream`.
-    pub fn of(client: &OwnClient, answer: Answer) -> Result<Self, MountError> {
+    pub fn of(wire: &Wire, answer: Answer) -> Result<Self, MountError> {
         let refusal = match (answer.status, content_type(&answer.headers)) {
             (status, "text/event-stream") if status.is_success() => None,
             (status, kind) if status.is_success() => Some(unknown_type(kind)),
@@ -230,7 +261,7 @@ impl EventStream {
             drain(answer.body);
             return Err(refusal);
         }
-        Ok(Self::new(client.clone(), answer.body))
+        Ok(Self::new(wire, answer.body))
     }
 
     /// Continues with the reader of an earlier connection, after [`EventReader::reconnect`].
@@ -280,7 +311,8 @@ impl EventStream {
         if !matches!(event.kind.as_str(), "" | "message") {
             return Ok(None);
         }
-        parse(&event.data, self.client.limits().inspect_values).map(Some)
+        let most_values = self.client.limits().inspect_values;
+        parse(&self.server, &event.data, most_values).map(Some)
     }
 
     /// Drops the stream after its last message. The rest is drained, so that the connection can be

@@ -2,8 +2,8 @@
 //! posts its messages to the endpoint that the first event names.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use addons::contract::{BoxFuture, CallPermit, Denial};
@@ -19,6 +19,7 @@ use super::answer::{EventStream, StreamEnd, bad_status, drain};
 use super::peer::{CancelOnDrop, Inbox, Replies};
 use super::wire::Wire;
 use super::{HttpTransport, cannot_start};
+use crate::http::Answer;
 use crate::mcp::event::Events;
 use crate::mcp::message::{Id, Message, Outcome, write_request};
 use crate::mcp::mounts::dropped::Reason;
@@ -47,8 +48,10 @@ struct Waiting {
 /// server.
 struct Peer {
     wire: Wire,
-    /// The path to which messages are posted.
+    /// The path to which messages are posted, as the server named it.
     path: PathAndQuery,
+    /// The path to which the server redirected the first message; [`Self::path`] if it did not.
+    final_path: OnceLock<PathAndQuery>,
     inbox: Inbox,
     /// Whether all containers share the session.
     is_shared: bool,
@@ -69,7 +72,20 @@ pub struct HttpSseSession {
 
 impl Peer {
     async fn post(&self, message: String) -> Result<(), MountError> {
-        let posted = self.wire.post(&self.path, HeaderMap::new(), message).await;
+        let path = self.final_path.get().unwrap_or(&self.path);
+        let posted = self.wire.post(path, HeaderMap::new(), message).await;
+        self.posted(posted)
+    }
+
+    async fn post_first(&self, message: String) -> Result<(), MountError> {
+        let mut path = self.path.clone();
+        let posting = self.wire.post_first(&mut path, HeaderMap::new(), message);
+        let posted = posting.await;
+        let _ = self.final_path.set(path);
+        self.posted(posted)
+    }
+
+    fn posted(&self, posted: Result<Answer, Denial>) -> Result<(), MountError> {
         let answer = posted.map_err(MountError::Denied)?;
         let status = answer.status;
         drain(answer.body);
@@ -158,7 +174,10 @@ impl Peer {
         let message = write_request(Some(&id), method, params);
         self.waiting.lock().insert(id.clone(), waiting);
         let _removed = RemoveOnDrop { peer: self, id };
-        self.post(message).await?;
+        match method {
+            "initialize" => self.post_first(message).await?,
+            _ => self.post(message).await?,
+        }
         tokio::select! {
             biased;
             held = answered => match held {
@@ -236,11 +255,13 @@ impl HttpSseSession {
         opening: &Opening,
     ) -> Result<Arc<Self>, MountError> {
         let wire = transport.wire(opening)?;
-        let answer = wire.get(HeaderMap::new()).await.map_err(cannot_start)?;
-        let mut stream = EventStream::of(&wire.client, answer)?;
+        let answer = wire.get_first().await.map_err(cannot_start)?;
+        let mut stream = EventStream::of(&wire, answer)?;
+        // Clients read the endpoint relative to the configured URL, also after a redirect.
         let path = endpoint(&wire, &mut stream).await?;
         let peer = Arc::new(Peer {
             path,
+            final_path: OnceLock::new(),
             inbox: transport.inbox(opening),
             is_shared: opening.container.is_none(),
             wire,
@@ -254,7 +275,7 @@ impl HttpSseSession {
         let asking = peer.ask(Id::number(0), "initialize", Some(&params), Events::none());
         let result = asking.await?;
         let result = result.map_err(|error| refused("initialize", &error))?;
-        let described = read_initialized(&result)?;
+        let described = read_initialized(&peer.inbox.server, &result)?;
         peer.post(write_request(None, "notifications/initialized", None))
             .await?;
         Ok(Arc::new(Self {

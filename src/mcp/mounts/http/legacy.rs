@@ -71,15 +71,16 @@ impl LegacySession {
         opening: &Opening,
         version: Version,
     ) -> Result<Arc<Self>, NotOpened> {
-        let wire = transport.wire(opening)?;
+        let mut wire = transport.wire(opening)?;
         let id = Id::number(0);
         let params = initialize_params(version, &opening.capabilities)?;
         let message = write_request(Some(&id), "initialize", Some(&params));
-        let path = wire.target.path.clone();
-        let answer = wire.post(&path, HeaderMap::new(), message).await;
+        let mut path = wire.target.path.clone();
+        let answer = wire.post_first(&mut path, HeaderMap::new(), message).await;
+        wire.target.path = path;
         let answer = answer.map_err(cannot_start)?;
         let (session, status) = (session_id(&answer.headers)?, answer.status);
-        let answered = Answered::read(&wire.client, answer).await;
+        let answered = Answered::read(&wire, answer).await;
         let outcome = match answered.map_err(|error| NotOpened::after(status, error))? {
             Answered::Message(message) => outcome_of(message, &id).ok(),
             Answered::Stream(stream) => first_outcome(stream, &id).await?,
@@ -88,13 +89,13 @@ impl LegacySession {
         let unanswered = || MountError::Protocol("the server did not answer initialize".to_owned());
         let result = outcome.ok_or_else(unanswered)?;
         let result = result.map_err(NotOpened::Refused)?;
-        let described = read_initialized(&result)?;
+        let described = read_initialized(&wire.server, &result)?;
         let inbox = transport.inbox(opening);
         let peer = LegacyPeer::new(wire, session, described.version, inbox);
         let peer = Arc::new(peer);
         let ready = write_request(None, "notifications/initialized", None);
-        match peer.post(ready).await {
-            Ok(_) => {}
+        match peer.tell(ready).await {
+            Ok(()) => {}
             Err(CallError::SessionGone) => return Err(unanswered().into()),
             Err(CallError::Mount(error)) => return Err(error.into()),
         }
@@ -193,7 +194,7 @@ impl MountSession for LegacySession {
     fn notify<'a>(&'a self, permit: CallPermit) -> BoxFuture<'a, Result<(), MountError>> {
         Box::pin(async move {
             let message = write_request(None, permit.method(), permit.params());
-            let posted = timeout(self.timeout, self.peer.post(message)).await;
+            let posted = timeout(self.timeout, self.peer.tell(message)).await;
             posted.map_err(|_elapsed| MountError::TimedOut)??;
             Ok(())
         })

@@ -9,7 +9,7 @@ use addons::contract::{BoxFuture, Fault};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::time::{sleep, timeout};
 
-use super::answer::{Answered, EventStream, StreamEnd, drain, outcome_of};
+use super::answer::{Answered, EventStream, StreamEnd, drain, outcome_of, read_accepted};
 use super::event_stream::EventReader;
 use super::headers::TYPICAL_FIELDS;
 use super::peer::{Inbox, Replies, TEARDOWN_TIMEOUT};
@@ -91,7 +91,15 @@ impl LegacyPeer {
         let path = &self.wire.target.path;
         let answer = self.wire.post(path, self.fields(), message).await;
         let answer = self.check_session(answer.map_err(MountError::Denied)?)?;
-        Ok(Answered::read(&self.wire.client, answer).await?)
+        Ok(Answered::read(&self.wire, answer).await?)
+    }
+
+    /// Posts a notification or an answer of the client, as [`LegacyPeer::post`] posts a request.
+    pub async fn tell(&self, message: String) -> Result<(), CallError> {
+        let path = &self.wire.target.path;
+        let answer = self.wire.post(path, self.fields(), message).await;
+        let answer = self.check_session(answer.map_err(MountError::Denied)?)?;
+        Ok(read_accepted(&self.wire, answer).await?)
     }
 
     /// Returns the response. If its status says that the server has forgotten the session (404),
@@ -107,16 +115,25 @@ impl LegacyPeer {
     }
 
     /// Requests a stream with GET. If the reader has an event id, requests the continuation of a
-    /// stream after that event. Otherwise, requests the standalone stream.
-    async fn stream(&self, before: &EventReader) -> Result<EventStream, CallError> {
+    /// stream after that event. Otherwise, requests the standalone stream. `is_offered`: the server
+    /// is known to have such streams. Otherwise, status 404 does not mean that the server has
+    /// forgotten the session: some servers send it instead of 405.
+    async fn stream(
+        &self,
+        before: &EventReader,
+        is_offered: bool,
+    ) -> Result<EventStream, CallError> {
         let mut fields = self.fields();
         let last_id = before.last_event_id().filter(|id| !id.is_empty());
         if let Some(last_id) = last_id.and_then(|id| HeaderValue::from_bytes(id).ok()) {
             fields.insert(LAST_EVENT_ID, last_id);
         }
-        let answer = self.wire.get(fields).await.map_err(MountError::Denied)?;
-        let answer = self.check_session(answer)?;
-        Ok(EventStream::of(&self.wire.client, answer)?)
+        let answer = self.wire.get(fields).await;
+        let mut answer = answer.map_err(MountError::Denied)?;
+        if is_offered {
+            answer = self.check_session(answer)?;
+        }
+        Ok(EventStream::of(&self.wire, answer)?)
     }
 
     /// Reads the stream of a call until its outcome; resumes it if the connection breaks.
@@ -165,7 +182,7 @@ impl LegacyPeer {
             *tries = tries.saturating_sub(1);
             sleep(reader.retry().unwrap_or(RECONNECT)).await;
             reader.reconnect();
-            match self.stream(&reader).await {
+            match self.stream(&reader, true).await {
                 Ok(stream) => return Ok(stream.resumed(reader)),
                 // The server may be restarting.
                 Err(CallError::Mount(MountError::Denied(denial)))
@@ -183,7 +200,7 @@ impl LegacyPeer {
         let mut wait = RECONNECT;
         let mut is_offered = false;
         loop {
-            match self.stream(&reader).await {
+            match self.stream(&reader, is_offered).await {
                 Ok(stream) => {
                     is_offered = true;
                     let before = reader.last_event_id().map(<[u8]>::to_vec);
@@ -250,7 +267,7 @@ impl LegacyPeer {
         if let Some(client) = self.wire.client.beyond_lease() {
             let wire = Wire {
                 client,
-                target: self.wire.target.clone(),
+                ..self.wire.clone()
             };
             if let Ok(Ok(answer)) = timeout(TEARDOWN_TIMEOUT, wire.delete(self.fields())).await {
                 drain(answer.body);
@@ -263,7 +280,7 @@ impl Replies for LegacyPeer {
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             // A server that refuses the answer does not wait for it.
-            let _ = self.post(message).await;
+            let _ = self.tell(message).await;
         })
     }
 

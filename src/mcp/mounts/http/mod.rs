@@ -97,7 +97,11 @@ impl HttpTransport {
         let inner = &*self.0;
         let target = inner.target.clone().map_err(MountError::CannotStart)?;
         let client = opening.http_client(&inner.parts.service, &inner.system)?;
-        Ok(Wire { client, target })
+        Ok(Wire {
+            server: Arc::clone(&inner.server),
+            client,
+            target,
+        })
     }
 
     fn inbox(&self, opening: &Opening) -> Inbox {
@@ -114,9 +118,9 @@ impl HttpTransport {
 
     /// Opens a session for a modern client.
     async fn modern_first(&self, opening: &Opening) -> Result<Arc<dyn MountSession>, MountError> {
-        let wire = self.wire(opening)?;
+        let mut wire = self.wire(opening)?;
         let mut discover_error = None;
-        let version = match probe(&wire, opening).await? {
+        let version = match probe(&mut wire, opening).await? {
             Probed::Modern(found) if found.versions.contains(&Version::V2026_07_28) => {
                 return Ok(ModernSession::new(self, opening, wire, found.described));
             }
@@ -158,8 +162,8 @@ impl HttpTransport {
             Err(NotOpened::Failed(error @ MountError::Protocol(_))) => (error, false),
             Err(NotOpened::Failed(error)) => return Err(error),
         };
-        let wire = self.wire(opening)?;
-        match probe(&wire, opening).await {
+        let mut wire = self.wire(opening)?;
+        match probe(&mut wire, opening).await {
             Ok(Probed::Modern(found)) if found.versions.contains(&Version::V2026_07_28) => {
                 Ok(ModernSession::new(self, opening, wire, found.described))
             }

@@ -10,11 +10,12 @@ use serde_json::value::RawValue;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{Answered, EventStream, StreamEnd, outcome_of};
+use super::answer::{Answered, EventStream, StreamEnd, outcome_of, read_accepted};
 use super::headers::{fields_of, request_fields};
 use super::peer::Inbox;
 use super::wire::Wire;
 use super::{HttpTransport, cannot_start, legacy, mirrored_params};
+use crate::http::Answer;
 use crate::mcp::error::HEADER_MISMATCH;
 use crate::mcp::event::Events;
 use crate::mcp::message::{Id, Message, Outcome, write_request};
@@ -35,21 +36,24 @@ pub enum Probed {
     NotModern(MountError),
 }
 
-/// Sends `server/discover`, to learn the revisions of a server. Fails in these cases:
+/// Sends `server/discover`, to learn the revisions of a server and, from redirects, its path. Fails
+/// in these cases:
 ///
 /// - The server cannot be reached.
 /// - A rule or a limit of the proxy denies the request or its response.
 /// - The response is an event stream that is malformed or exceeds a limit.
 /// - The status is 401, 403 or 5xx, and the body is not a JSON-RPC error.
-pub async fn probe(wire: &Wire, opening: &Opening) -> Result<Probed, MountError> {
+pub async fn probe(wire: &mut Wire, opening: &Opening) -> Result<Probed, MountError> {
     let id = Id::number(0);
     let params = discover_params(&opening.capabilities)?;
     let message = write_request(Some(&id), "server/discover", Some(&params));
     let fields = fields_of(VERSION, "server/discover", None);
-    let answer = wire.post(&wire.target.path, fields, message).await;
+    let mut path = wire.target.path.clone();
+    let answer = wire.post_first(&mut path, fields, message).await;
+    wire.target.path = path;
     let answer = answer.map_err(cannot_start)?;
     let status = answer.status;
-    let read = match Answered::read(&wire.client, answer).await {
+    let read = match Answered::read(wire, answer).await {
         Ok(Answered::Message(message)) => outcome_of(message, &id).ok(),
         Ok(Answered::Stream(stream)) => legacy::first_outcome(stream, &id).await?,
         Ok(Answered::Accepted) => None,
@@ -61,7 +65,7 @@ pub async fn probe(wire: &Wire, opening: &Opening) -> Result<Probed, MountError>
         Err(error) => return Ok(Probed::NotModern(error)),
     };
     Ok(match read {
-        Some(Ok(result)) => match Discovered::read(&result) {
+        Some(Ok(result)) => match Discovered::read(&wire.server, &result) {
             Ok(discovered) => Probed::Modern(discovered),
             Err(error) => Probed::NotModern(error),
         },
@@ -97,7 +101,7 @@ impl ModernSession {
         })
     }
 
-    async fn post(&self, permit: &CallPermit, id: Option<&Id>) -> Result<Answered, MountError> {
+    async fn post(&self, permit: &CallPermit, id: Option<&Id>) -> Result<Answer, MountError> {
         let (method, params) = (permit.method(), permit.params());
         let definition = permit.definition();
         let mut fields = match definition {
@@ -112,16 +116,15 @@ impl ModernSession {
             added.map_err(MountError::Write)?;
         }
         let message = write_request(id, method, params);
-        let answer = self
-            .wire
-            .post(&self.wire.target.path, fields, message)
-            .await;
-        Answered::read(&self.wire.client, answer.map_err(MountError::Denied)?).await
+        let path = &self.wire.target.path;
+        let answer = self.wire.post(path, fields, message).await;
+        answer.map_err(MountError::Denied)
     }
 
     async fn call(&self, permit: &CallPermit, events: &Events) -> Result<Outcome, MountError> {
         let id = Id::number(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let outcome = match self.post(permit, Some(&id)).await? {
+        let answer = self.post(permit, Some(&id)).await?;
+        let outcome = match Answered::read(&self.wire, answer).await? {
             Answered::Message(message) => outcome_of(message, &id).map_err(|_| {
                 self.inbox.drop_one(Reason::UnknownId);
                 MountError::Protocol("the server's answer is for another request".to_owned())
@@ -209,9 +212,12 @@ impl MountSession for ModernSession {
 
     fn notify<'a>(&'a self, permit: CallPermit) -> BoxFuture<'a, Result<(), MountError>> {
         Box::pin(async move {
-            let posting = timeout(self.timeout, self.post(&permit, None));
-            let posted = posting.await.unwrap_or(Err(MountError::TimedOut));
-            posted.map(drop)
+            let posting = async {
+                let answer = self.post(&permit, None).await?;
+                read_accepted(&self.wire, answer).await
+            };
+            let posted = timeout(self.timeout, posting).await;
+            posted.unwrap_or(Err(MountError::TimedOut))
         })
     }
 

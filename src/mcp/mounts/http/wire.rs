@@ -7,13 +7,15 @@ use addons::mcp::HttpSettings;
 use bytes::Bytes;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST,
-    TE, TRAILER, TRANSFER_ENCODING, UPGRADE, USER_AGENT,
+    LOCATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, USER_AGENT,
 };
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 
+use super::answer::drain;
 use crate::http::{Answer, OwnClient};
 use crate::mcp::fields::{LAST_EVENT_ID, METHOD, NAME, PROTOCOL_VERSION, SESSION_ID};
+use crate::mcp::warnings::deviates;
 
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -38,6 +40,9 @@ const OWN_FIELDS: [HeaderName; 16] = [
     NAME,
     LAST_EVENT_ID,
 ];
+
+/// The most redirects that are followed for one request.
+const MAX_REDIRECTS: usize = 3;
 
 /// The endpoint of a server, and the configured header fields of every request to it.
 #[derive(Clone)]
@@ -128,6 +133,8 @@ impl Target {
 /// Sends requests to one server on behalf of one lease, or of the proxy for a shared session.
 #[derive(Clone)]
 pub struct Wire {
+    /// The server's name, for the log.
+    pub server: Arc<str>,
     /// Sends the requests through the chain.
     pub client: OwnClient,
     /// The destination of the requests.
@@ -142,25 +149,89 @@ impl Wire {
         fields: HeaderMap,
         message: String,
     ) -> Result<Answer, Denial> {
-        let mut request = self.request(Method::POST, path, fields, message.into());
-        request.headers_mut().insert(ACCEPT, BOTH);
-        request.headers_mut().insert(CONTENT_TYPE, JSON);
-        self.send(request).await
+        self.send(self.posting(path, fields, message)).await
+    }
+
+    /// Posts the first message. If the server redirects it, posts it again, and sets `path` for the
+    /// later messages: so no call is ever repeated because of a redirect.
+    pub async fn post_first(
+        &self,
+        path: &mut PathAndQuery,
+        fields: HeaderMap,
+        message: String,
+    ) -> Result<Answer, Denial> {
+        let request = |path: &PathAndQuery| self.posting(path, fields.clone(), message.clone());
+        self.send_first(path, request).await
     }
 
     /// Requests a stream of events.
     pub async fn get(&self, fields: HeaderMap) -> Result<Answer, Denial> {
-        let mut request = self.request(Method::GET, &self.target.path, fields, Bytes::new());
-        request.headers_mut().insert(ACCEPT, STREAM);
-        let no_cache = HeaderValue::from_static("no-cache");
-        request.headers_mut().insert(CACHE_CONTROL, no_cache);
-        self.send(request).await
+        self.send(self.getting(&self.target.path, fields)).await
+    }
+
+    /// Requests a stream of events; follows redirects, as [`Wire::post_first`] does.
+    pub async fn get_first(&self) -> Result<Answer, Denial> {
+        let request = |path: &PathAndQuery| self.getting(path, HeaderMap::new());
+        self.send_first(&mut self.target.path.clone(), request)
+            .await
+    }
+
+    async fn send_first(
+        &self,
+        path: &mut PathAndQuery,
+        request: impl Fn(&PathAndQuery) -> Request<Bytes>,
+    ) -> Result<Answer, Denial> {
+        let mut redirects = 0;
+        loop {
+            let answer = self.send(request(path)).await?;
+            let next = self.redirected(path, &answer);
+            let Some(next) = next.filter(|_| redirects < MAX_REDIRECTS) else {
+                return Ok(answer);
+            };
+            redirects += 1;
+            drain(answer.body);
+            *path = next;
+        }
+    }
+
+    /// The path to which a response redirects: with a status that keeps method and body, and to the
+    /// scheme, host and port of the endpoint, so that no other server gets the configured fields.
+    fn redirected(&self, path: &PathAndQuery, answer: &Answer) -> Option<PathAndQuery> {
+        if !matches!(answer.status.as_u16(), 307 | 308) {
+            return None;
+        }
+        let here = Target {
+            path: path.clone(),
+            ..self.target.clone()
+        };
+        let location = answer.headers.get(LOCATION)?.to_str().ok()?;
+        let next = here.at(location).ok()?;
+        deviates(
+            &self.server,
+            "it redirects to another path: write the final URL into mcp.yaml",
+        );
+        Some(next)
     }
 
     /// Requests the end of a session with DELETE.
     pub async fn delete(&self, fields: HeaderMap) -> Result<Answer, Denial> {
         let request = self.request(Method::DELETE, &self.target.path, fields, Bytes::new());
         self.send(request).await
+    }
+
+    fn posting(&self, path: &PathAndQuery, fields: HeaderMap, message: String) -> Request<Bytes> {
+        let mut request = self.request(Method::POST, path, fields, message.into());
+        request.headers_mut().insert(ACCEPT, BOTH);
+        request.headers_mut().insert(CONTENT_TYPE, JSON);
+        request
+    }
+
+    fn getting(&self, path: &PathAndQuery, fields: HeaderMap) -> Request<Bytes> {
+        let mut request = self.request(Method::GET, path, fields, Bytes::new());
+        request.headers_mut().insert(ACCEPT, STREAM);
+        let no_cache = HeaderValue::from_static("no-cache");
+        request.headers_mut().insert(CACHE_CONTROL, no_cache);
+        request
     }
 
     fn request(

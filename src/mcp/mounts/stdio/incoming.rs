@@ -15,7 +15,7 @@ use crate::mcp::event::{Event, Params};
 use crate::mcp::message::{Id, Message, Outcome};
 use crate::mcp::mounts::pace::Pace;
 use crate::mcp::mounts::{MountError, error};
-use crate::mcp::warnings::{Subject, warn};
+use crate::mcp::warnings::{OTHER_ID, Subject, deviates, warn};
 
 /// A session ends when its process has written this number of lines that are not messages.
 const MAX_INVALID: u32 = 1000;
@@ -65,10 +65,14 @@ impl<'a> Incoming<'a> {
     }
 
     fn answer(&self, id: Option<Id>, outcome: Outcome) {
-        let number = id.as_ref().and_then(|id| id.as_json().parse().ok());
+        let server = &self.shared.server;
+        let number = id.as_ref().and_then(Id::as_number);
         let answered = number.is_some_and(|id| self.shared.calls.answer(id, Ok(outcome)));
+        if answered && number.map(Id::number) != id {
+            deviates(server, OTHER_ID);
+        }
         if !answered {
-            tracing::debug!(server = %self.shared.server, "an answer to an unknown id was dropped");
+            tracing::debug!(%server, "an answer to an unknown id was dropped");
         }
     }
 
@@ -183,6 +187,38 @@ mod tests {
 
     use super::*;
     use crate::mcp::mounts::{Events, Opening, Version};
+
+    #[tokio::test]
+    async fn an_answer_may_have_the_id_in_another_form() {
+        each_row_async(
+            [
+                ("7", true),
+                ("\"7\"", true),
+                ("7.0", true),
+                ("\"x\"", false),
+                ("8", false),
+                ("null", false),
+            ],
+            async |(id, is_answer)| {
+                let opening = Opening {
+                    container: None,
+                    version: Version::V2025_11_25,
+                    capabilities: to_raw_value("").unwrap().into(),
+                    unsolicited: Events::none(),
+                };
+                let (shared, _lines) = Shared::new(&"t".into(), &opening);
+                let mut answer = shared.calls.add(7, "ping", None, Events::none()).unwrap();
+                let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{}}}}");
+                assert!(
+                    Incoming::new(&shared, 100)
+                        .take(line.as_bytes())
+                        .is_continue()
+                );
+                assert_eq!(answer.try_recv().is_ok(), is_answer, "{id}");
+            },
+        )
+        .await;
+    }
 
     #[tokio::test]
     async fn answers_to_a_server_that_does_not_read_are_dropped_once_its_queue_is_full() {

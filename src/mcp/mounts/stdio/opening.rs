@@ -136,7 +136,7 @@ async fn discover(
     let Discovered {
         versions,
         described,
-    } = Discovered::read(&result)?;
+    } = Discovered::read(&shared.server, &result)?;
     if !versions.contains(&described.version) {
         return Ok(None);
     }
@@ -152,7 +152,7 @@ async fn initialize(shared: &Shared, opening: &Opening) -> Result<Described, Mou
     let method = "initialize";
     let answer = request(shared, method, &params, HANDSHAKE);
     let result = answer.await?.map_err(|error| refused(method, &error))?;
-    let described = read_initialized(&result)?;
+    let described = read_initialized(&shared.server, &result)?;
     let method = "notifications/initialized";
     shared.send_notification(method, None).await?;
     Ok(described)

@@ -16,6 +16,8 @@ use crate::support::{SOON, eventually, read_request};
 pub struct Seen {
     /// The HTTP method.
     pub http: String,
+    /// The path and query.
+    pub path: String,
     pub headers: Vec<(String, String)>,
     /// The body; null if it is not JSON.
     pub message: Value,
@@ -255,6 +257,7 @@ fn read(reader: &mut impl BufRead) -> io::Result<Option<Seen>> {
     };
     Ok(Some(Seen {
         http: request.method().to_owned(),
+        path: request.line.split(' ').nth(1).unwrap().to_owned(),
         message: serde_json::from_slice(&request.body).unwrap_or(Value::Null),
         headers: request.fields,
     }))
