@@ -23,13 +23,7 @@ pub fn expand(root: &mut Node, env: Env<'_>, report: FileReport<'_>) {
 }
 
 /// As [`expand`], for a node with this number of keys above it.
-fn expand_below(
-    node: &mut Node,
-    path: &str,
-    depth: usize,
-    env: Env<'_>,
-    report: FileReport<'_>,
-) {
+fn expand_below(node: &mut Node, path: &str, depth: usize, env: Env<'_>, report: FileReport<'_>) {
     match &mut node.value {
         Value::Scalar(scalar) => {
             if let Err(messages) = expand_scalar(scalar, env) {

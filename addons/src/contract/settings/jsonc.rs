@@ -35,7 +35,9 @@ pub fn without_comments(text: &str) -> Option<Zeroizing<String>> {
         comma = (first == ',').then_some(json.len());
         json.push_str(part);
     }
-    serde_json::from_str::<&RawValue>(&json).is_ok().then_some(json)
+    serde_json::from_str::<&RawValue>(&json)
+        .is_ok()
+        .then_some(json)
 }
 
 /// The length of the string with which a text begins, with its quotes.
@@ -62,10 +64,19 @@ mod tests {
             [
                 ("{}", "{}"),
                 ("// a\n{\"b\":1}", "    \n{\"b\":1}"),
-                ("{\"a\":1, // é \"x\"\n \"b\":2}", "{\"a\":1,         \n \"b\":2}"),
-                ("/* a\n{ */{\"a\":[1,/*,*/2,],}", "    \n    {\"a\":[1,     2 ] }"),
+                (
+                    "{\"a\":1, // é \"x\"\n \"b\":2}",
+                    "{\"a\":1,         \n \"b\":2}",
+                ),
+                (
+                    "/* a\n{ */{\"a\":[1,/*,*/2,],}",
+                    "    \n    {\"a\":[1,     2 ] }",
+                ),
                 ("{\t\"a\":\t1,\r\n}", "{ \"a\": 1  \n}"),
-                (r#"{"a":"// no","b\"/*":"*/,]"}"#, r#"{"a":"// no","b\"/*":"*/,]"}"#),
+                (
+                    r#"{"a":"// no","b\"/*":"*/,]"}"#,
+                    r#"{"a":"// no","b\"/*":"*/,]"}"#,
+                ),
                 ("{\"a\":1} // end", "{\"a\":1}       "),
             ],
             |(text, expected)| {

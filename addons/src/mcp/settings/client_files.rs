@@ -41,7 +41,12 @@ fn the_files_of_clients_are_read() {
                     "github-com-modelcontextprotocol-servers-98396fc8",
                     "linear_remote",
                 ],
-                &["\"github.com/", "autoApprove", "transportType", "alwaysAllow"],
+                &[
+                    "\"github.com/",
+                    "autoApprove",
+                    "transportType",
+                    "alwaysAllow",
+                ],
             ),
             (
                 include_str!("examples/gemini.json"),
@@ -105,7 +110,11 @@ fn variables_and_headers_of_clients_have_their_values() {
         let ServerKind::Http(http) = &settings.servers[server].kind else {
             panic!("{settings:?}")
         };
-        let headers: Vec<_> = http.headers.iter().map(|(k, v)| (&**k, v.0.as_str())).collect();
+        let headers: Vec<_> = http
+            .headers
+            .iter()
+            .map(|(k, v)| (&**k, v.0.as_str()))
+            .collect();
         assert_eq!(headers, [(name, value)]);
     }
 }
@@ -131,7 +140,10 @@ fn an_override_is_of_a_server_by_its_own_name_or_as_written() {
     let both = "mcpServers: { My Server: { command: x } }\noverrides: { \"My Server:t\": {}, \"My-Server:t\": {} }";
     let errors = read_with(both, &[]).unwrap_err();
     assert_eq!(errors.len(), 1);
-    assert!(errors[0].contains("there is another entry for t of My-Server"), "{errors:?}");
+    assert!(
+        errors[0].contains("there is another entry for t of My-Server"),
+        "{errors:?}"
+    );
 }
 
 #[test]
@@ -151,14 +163,23 @@ fn servers_whose_tools_could_not_be_distinguished_are_refused() {
         },
     );
     let names = ["kb", "kb-docs", "kbs", "docs_kb", "docs_web"];
-    let servers = names.map(|name| format!("{name}: {{ command: x }}")).join(", ");
-    assert_eq!(read(&format!("mcpServers: {{ {servers} }}")).0.servers.len(), 5);
+    let servers = names
+        .map(|name| format!("{name}: {{ command: x }}"))
+        .join(", ");
+    assert_eq!(
+        read(&format!("mcpServers: {{ {servers} }}"))
+            .0
+            .servers
+            .len(),
+        5
+    );
 }
 
 #[test]
 fn a_misplaced_key_of_a_coding_sidecar_is_refused() {
     each_row(["auth: { token: t }", "required: true"], |key| {
-        let text = format!("mcpServers: {{ a: {{ coding_sidecar: {{ socketPath: /s }}, {key} }} }}");
+        let text =
+            format!("mcpServers: {{ a: {{ coding_sidecar: {{ socketPath: /s }}, {key} }} }}");
         assert_eq!(read_with(&text, &[]).unwrap_err().len(), 1, "{key}");
     });
 }

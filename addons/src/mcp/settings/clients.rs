@@ -75,7 +75,8 @@ pub(super) fn ignore_in_server(fields: &Fields<'_>) {
     }
     for (key, instead) in REPLACED {
         if let Some(at) = fields.find(key) {
-            let message = format!("the gateway does not read {key} of MCP clients: write {instead}");
+            let message =
+                format!("the gateway does not read {key} of MCP clients: write {instead}");
             at.report().warn_at(at.place(), message);
         }
     }

@@ -74,10 +74,7 @@ mod tests {
                 (long.as_str(), &*long),
                 ("My Server", "My-Server"),
                 ("@scope/server", "-scope-server"),
-                (
-                    "github.com/example/servers",
-                    "github-com-example-servers",
-                ),
+                ("github.com/example/servers", "github-com-example-servers"),
                 ("a:b\n", "a-b-"),
                 ("policies", "policies"),
                 ("loop-1", "loop-1"),

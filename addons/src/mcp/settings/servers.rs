@@ -42,7 +42,9 @@ pub(super) fn read(fields: &Fields<'_>) -> Servers {
         }
     }
     for at in fields.list("tools", Some) {
-        let tool = at.fields().and_then(|fields| polis_tool(&at, &fields, &servers));
+        let tool = at
+            .fields()
+            .and_then(|fields| polis_tool(&at, &fields, &servers));
         if let Some(tool) = tool {
             servers.insert(Arc::clone(&tool.name), Some(tool));
         }
@@ -392,11 +394,7 @@ fn host_and_port(text: &str) -> Result<(Host, u16), String> {
 }
 
 /// Reads an entry of `tools` in a polis file. Such an entry describes a server.
-fn polis_tool(
-    at: &Setting<'_>,
-    fields: &Fields<'_>,
-    servers: &Servers,
-) -> Option<ServerSettings> {
+fn polis_tool(at: &Setting<'_>, fields: &Fields<'_>, servers: &Servers) -> Option<ServerSettings> {
     let named = fields.need("name")?;
     let refuse = |message: String| named.refuse(message);
     let name = new_name(named.text()?, servers, &named, refuse)?;

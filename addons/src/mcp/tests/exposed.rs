@@ -96,17 +96,34 @@ fn a_long_name_is_cut_and_stays_unique() {
 #[test]
 fn every_exposed_name_is_one_that_apis_of_models_accept() {
     let own = [
-        "files.read", "files/read", "files:read", "files_read", "a@b", "a$b", "~", "#", "\"", "\\",
+        "files.read",
+        "files/read",
+        "files:read",
+        "files_read",
+        "a@b",
+        "a$b",
+        "~",
+        "#",
+        "\"",
+        "\\",
     ];
     for prefix in ["kb_", ""] {
         let mut kb = (*server("kb")).clone();
         kb.prefix = prefix.into();
         let listing = (Arc::new(kb), named("kb", &own).1);
         let exposed = view(&McpSettings::default(), &[listing]);
-        assert_eq!(exposed.all().len(), own.len(), "every tool has a name of its own");
+        assert_eq!(
+            exposed.all().len(),
+            own.len(),
+            "every tool has a name of its own"
+        );
         for (tool, own) in exposed.all().iter().zip(own) {
             let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
-            assert!(tool.name.len() <= 64 && tool.name.bytes().all(fits), "{}", tool.name);
+            assert!(
+                tool.name.len() <= 64 && tool.name.bytes().all(fits),
+                "{}",
+                tool.name
+            );
             assert!(tool.name.starts_with(prefix));
             assert_eq!(&*tool.definition.name, own, "the server's own name is kept");
             let listed: Value = serde_json::from_str(&tool.json()).unwrap();
@@ -124,7 +141,8 @@ fn the_exposed_name_of_a_tool_depends_on_no_other_tool() {
     let name_of = |tools: &[&str], own: &str| {
         let exposed = view(&McpSettings::default(), &[named("kb", tools)]);
         let mut all = exposed.all().iter();
-        all.find(|tool| &*tool.definition.name == own).map(|tool| tool.name.to_string())
+        all.find(|tool| &*tool.definition.name == own)
+            .map(|tool| tool.name.to_string())
     };
     let alone = name_of(&["a.b"], "a.b").unwrap();
     let taken = alone.strip_prefix("kb_").unwrap();

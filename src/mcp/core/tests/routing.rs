@@ -59,9 +59,15 @@ async fn a_tool_whose_name_apis_of_models_refuse_is_judged_and_called_by_its_own
             assert_eq!(parsed(&answer.await)["seen"]["name"], own);
         }
         let requests = fixture.judge.requests.lock();
-        let calls = requests.iter().filter(|(_, method, _)| method == "tools/call");
+        let calls = requests
+            .iter()
+            .filter(|(_, method, _)| method == "tools/call");
         let judged: Vec<_> = calls.map(|(_, _, params)| params.clone()).collect();
-        let sent: Vec<_> = server.sent("tools/call").iter().map(|call| call.params.clone()).collect();
+        let sent: Vec<_> = server
+            .sent("tools/call")
+            .iter()
+            .map(|call| call.params.clone())
+            .collect();
         assert_eq!(judged, sent);
     })
     .await;
