@@ -476,7 +476,7 @@ overrides: { "a:t": { defaults: { key: "${S}" } } }
 }
 
 fn name() -> impl Strategy<Value = String> {
-    "[a-z][a-z0-9-]{0,12}".prop_filter("reserved", |name| super::names::server_name(name).is_ok())
+    "[a-z][a-z0-9-]{0,12}".prop_filter("reserved", |name| names::server_name(name).is_ok())
 }
 
 fn words() -> impl Strategy<Value = Vec<String>> {

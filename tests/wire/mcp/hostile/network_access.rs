@@ -75,7 +75,7 @@ fn a_stdio_server_reaches_only_its_hosts_and_is_audited_as_its_container() {
             "paths": ["/mcp", "/message"],
         }),
     );
-    let found: serde_json::Value = serde_json::from_str(text(&response)).unwrap();
+    let found: Value = serde_json::from_str(text(&response)).unwrap();
     let log = gateway.proxy.log();
     let denied = found["fetched"][1].as_str().unwrap_or_default();
     assert!(denied.contains("403"), "{found}\n{log}");
