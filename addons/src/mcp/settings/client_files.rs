@@ -124,7 +124,7 @@ fn errors_in_json_with_comments_name_their_place() {
     let text = "// servers\n{\n\t\"mcpServers\": { /* one */ \"a\": { \"comand\": \"x\" }, },\n}";
     let errors = read_with(text, &[]).unwrap_err();
     let places: Vec<_> = errors.iter().map(|error| &error[..14]).collect();
-    assert_eq!(places, ["mcp.yaml:3:36:", "mcp.yaml:3:38:"], "{errors:?}");
+    assert_eq!(places, ["mcp.yaml:3:33:", "mcp.yaml:3:35:"], "{errors:?}");
 }
 
 #[test]

@@ -397,6 +397,8 @@ fn host_and_port(text: &str) -> Result<(Host, u16), String> {
 fn polis_tool(at: &Setting<'_>, fields: &Fields<'_>, servers: &Servers) -> Option<ServerSettings> {
     let named = fields.need("name")?;
     let refuse = |message: String| named.refuse(message);
-    let name = new_name(named.text()?, servers, &named, refuse)?;
-    server(&name, at, fields)
+    let name = new_name(named.text()?, servers, &named, refuse);
+    // Read even if the name is refused, so that all errors are found.
+    let read = server(name.as_ref().unwrap_or(&Arc::default()), at, fields);
+    name.and(read)
 }

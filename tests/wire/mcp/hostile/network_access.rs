@@ -223,27 +223,33 @@ fn npx_without_hosts_names_its_registry() {
 }
 
 #[test]
-fn a_command_that_waits_for_a_server_says_so_on_a_terminal() {
-    let server = json!({ "command": "sleep", "args": ["600"] });
-    let gateway = Gateway::start(&json!({ "mcpServers": { "slow": server } }));
-    let url = format!("http://{}/mcp", gateway.address);
-    for arguments in [&["list"][..], &["call", "slow_tool"]] {
-        // Gives the command a terminal, whose output it copies.
-        let pty = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
-        let mut command = Command::new("python3");
-        command.args(["-c", pty, env!("CARGO_BIN_EXE_unified-proxy"), "mcp"]);
-        command
-            .args(arguments)
-            .args(["--url", &url])
-            .stdin(Stdio::null());
-        let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            said.starts_with("unified-proxy: waiting for the "),
-            "{said}"
-        );
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        let said = stderr(&mcp(&gateway, arguments));
-        assert!(!said.contains("waiting for"), "{said}");
-    }
+fn a_command_that_waits_for_a_server_says_so_only_on_a_terminal() {
+    // Gives the command a terminal, whose output it copies.
+    const PTY: &str = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
+    each_row(
+        [
+            (&["list"][..], true),
+            (&["call", "slow_tool"], true),
+            (&["list"], false),
+        ],
+        |(arguments, on_terminal)| {
+            let server = json!({ "command": "sleep", "args": ["600"] });
+            let gateway = Gateway::start(&json!({ "mcpServers": { "slow": server } }));
+            let output = match on_terminal {
+                true => {
+                    let url = format!("http://{}/mcp", gateway.address);
+                    let mut command = Command::new("python3");
+                    command.args(["-c", PTY, env!("CARGO_BIN_EXE_unified-proxy"), "mcp"]);
+                    command.args(arguments).args(["--url", &url]);
+                    command.stdin(Stdio::null()).output().unwrap()
+                }
+                false => mcp(&gateway, arguments),
+            };
+            let said = [output.stdout, output.stderr].concat();
+            let said = String::from_utf8_lossy(&said);
+            let waits = said.starts_with("unified-proxy: waiting for the ");
+            assert_eq!(waits, on_terminal, "{said}");
+            assert_eq!(output.status.code(), Some(1), "{said}");
+        },
+    );
 }
