@@ -28,9 +28,8 @@ pub fn without_comments(text: &str) -> Option<Zeroizing<String>> {
             json.extend(part.chars().map(blank));
             continue;
         }
-        match (first, comma) {
-            ('}' | ']', Some(at)) => json.replace_range(at..=at, " "),
-            _ => {}
+        if let ('}' | ']', Some(at)) = (first, comma) {
+            json.replace_range(at..=at, " ");
         }
         comma = (first == ',').then_some(json.len());
         json.push_str(part);
