@@ -2,7 +2,8 @@
 
 /// Success.
 pub const DONE: u8 = 0;
-/// `explain` reports a denial, or an MCP request is denied or answered with an error.
+/// `explain` reports a denial, an MCP request is denied or answered with an error, or `mcp list` finds
+/// no server that is ready.
 pub const DENIED: u8 = 1;
 /// The arguments are invalid, or the server refused the request with a 4xx status (`EX_USAGE` of
 /// sysexits.h).

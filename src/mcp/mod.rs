@@ -19,7 +19,7 @@ mod warnings;
 
 pub use self::core::{
     Attachment, ClientRequest, Core, CurrentRules, Description, Filter, Interest,
-    MAX_CALLS as MAX_CALLS_IN_ALL, MAX_CALLS_PER_LEASE, MAX_SUBSCRIPTIONS, Rules,
+    MAX_CALLS as MAX_CALLS_IN_ALL, MAX_CALLS_PER_LEASE, MAX_SUBSCRIPTIONS, Rules, SERVERS_META,
 };
 pub use caller::{Caller, LogLevel, TraceContext};
 pub use definitions::{AcceptError, DefinitionFile, Digests, PinnedDefinitions};

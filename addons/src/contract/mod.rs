@@ -30,6 +30,7 @@ mod permit;
 mod policy_input;
 mod ports;
 mod principal;
+mod refused_hosts;
 pub mod settings;
 mod type_map;
 mod url_secrets;
@@ -69,4 +70,5 @@ pub use ports::{
     Unavailable,
 };
 pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
+pub use refused_hosts::RefusedHosts;
 pub use url_secrets::UrlSecrets;

@@ -15,7 +15,8 @@ use ipnet::IpNet;
 
 use crate::contract::{
     Addon, Addresses, Code, Delegation, Denial, DnsAnswer, DnsQuery, Flow, Host, HostSet, Kind,
-    Order, OwnAddresses, Principal, Request, Response, Scheme, Step, System, Verdict, names,
+    Order, OwnAddresses, Principal, RefusedHosts, Request, Response, Scheme, Step, System, Verdict,
+    names,
 };
 use address_guard::AddressGuard;
 use rules::Rules;
@@ -48,7 +49,8 @@ impl Policy {
     /// if the flow opens one.
     fn permit_destination(&self, flow: &mut Flow, opens_websocket: bool) -> Verdict {
         if let Some(delegation) = delegation(flow) {
-            return permit_own_destination(flow, &delegation.system);
+            let verdict = permit_own_destination(flow, &delegation.system);
+            return verdict.inspect_err(|_| note_refusal(flow, &delegation, Some(flow.port())));
         }
         allowlist::permit(flow, &self.guard)?;
         allowlist::permit_port(flow)?;
@@ -134,6 +136,12 @@ fn delegation(flow: &Flow) -> Option<Arc<Delegation>> {
     }
 }
 
+/// Records the flow's host among those that were refused to a delegation, for the operator.
+fn note_refusal(flow: &Flow, delegation: &Delegation, port: Option<u16>) {
+    let refused = delegation.lease.state_or_init(RefusedHosts::default);
+    refused.add(&delegation.system.name, flow.host(), port);
+}
+
 /// Permits the hosts and ports of a principal's list over TLS. Permits them in clear text only if
 /// the principal trusts private addresses.
 fn permit_own_destination(flow: &mut Flow, system: &System) -> Verdict {
@@ -199,7 +207,8 @@ impl Addon for Policy {
         let verdict = match delegation(flow) {
             Some(delegation) => {
                 let is_listed = !own_ports(flow, &delegation.system).is_empty();
-                judge_own_host(flow, &delegation.system, is_listed)
+                let verdict = judge_own_host(flow, &delegation.system, is_listed);
+                verdict.inspect_err(|_| note_refusal(flow, &delegation, None))
             }
             None => allowlist::permit(flow, &self.guard),
         };

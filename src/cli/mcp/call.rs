@@ -4,6 +4,7 @@ use clap::Args;
 use serde_json::{Map, Value};
 
 use super::OnBehalf;
+use super::waiting::waiting;
 use crate::cli::exit::{Failure, code, print, printable};
 
 /// The tool, its arguments, and the container on whose behalf it is called.
@@ -27,7 +28,8 @@ impl CallTool {
     pub(super) async fn run(self) -> Result<(), Failure> {
         let json = self.by.output.json;
         let client = self.by.client()?;
-        let result = client.call(&self.tool, &self.arguments).await?;
+        let what = format!("waiting for the response of {}", printable(&self.tool));
+        let result = waiting(&what, client.call(&self.tool, &self.arguments)).await?;
         if result.get("resultType").and_then(Value::as_str) == Some("input_required") {
             let message = "the tool asks its client for input; call it from an MCP client";
             return Err(Failure::new(code::DENIED, message));

@@ -14,7 +14,8 @@ use super::rpc::{MAX_PAGES, next_cursor, own_meta, refusal};
 use crate::cli::client::Client;
 use crate::cli::exit::{Failure, code};
 use crate::mcp::{
-    EventReader, Id, Message, Outcome, Version, add_param_fields, request_fields, write_request,
+    EventReader, Id, Message, Outcome, SERVERS_META, Version, add_param_fields, request_fields,
+    write_request,
 };
 
 /// Time limit of a request by an operator. Longer than the gateway's default limit for a call (15
@@ -29,6 +30,15 @@ pub enum GatewayClient {
     Operator { client: Client, path: String },
 }
 
+/// The tools that a container sees.
+#[derive(Default)]
+pub struct Listed {
+    /// Their definitions.
+    pub tools: Vec<Value>,
+    /// The states of all servers; empty if all are ready and no host was refused to them.
+    pub servers: Map<String, Value>,
+}
+
 impl GatewayClient {
     pub fn operator(client: Client, id: &ContainerId) -> Self {
         Self::Operator {
@@ -37,24 +47,28 @@ impl GatewayClient {
         }
     }
 
-    /// Lists the definitions of the tools that the container sees. Tools after the first
-    /// [`MAX_PAGES`] pages are missing.
-    pub async fn tools(&self) -> Result<Vec<Value>, Failure> {
-        let mut tools = Vec::new();
+    /// Lists the tools that the container sees. Tools after the first [`MAX_PAGES`] pages are
+    /// missing.
+    pub async fn list(&self) -> Result<Listed, Failure> {
+        let mut listed = Listed::default();
         let mut params = json!({});
         for _ in 0..MAX_PAGES {
             let result = self.request("tools/list", &params, None).await?;
             let page = serde_json::from_str(result.get());
             let page: Value = page.map_err(Failure::internal)?;
             if let Some(Value::Array(page)) = page.get("tools") {
-                tools.extend_from_slice(page);
+                listed.tools.extend_from_slice(page);
+            }
+            let servers = page.get("_meta").and_then(|meta| meta.get(SERVERS_META));
+            if let Some(Value::Object(servers)) = servers {
+                listed.servers.clone_from(servers);
             }
             match next_cursor(&result) {
                 Some(cursor) => params = json!({ "cursor": cursor }),
                 None => break,
             }
         }
-        Ok(tools)
+        Ok(listed)
     }
 
     /// Calls a tool and returns the result. A JSON-RPC error is a [`Failure`], with the reason if a
@@ -63,8 +77,9 @@ impl GatewayClient {
         let tool = match self {
             // The definition determines which arguments are mirrored in header fields.
             Self::Container(_) => self
-                .tools()
+                .list()
                 .await?
+                .tools
                 .into_iter()
                 .find(|tool| tool.get("name").and_then(Value::as_str) == Some(name)),
             Self::Operator { .. } => None,

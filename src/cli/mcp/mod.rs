@@ -8,6 +8,7 @@ mod http_client;
 mod list;
 mod rpc;
 mod stdio;
+mod waiting;
 
 use addons::contract::ContainerId;
 use clap::{Args, Subcommand};

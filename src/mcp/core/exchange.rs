@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::execution::Running;
 use super::params::{Change, Destination};
+use super::readiness::denial_of;
 use super::relay::Relay;
 use super::results::{self, into_outcome};
 use super::target::Target;
@@ -124,7 +125,8 @@ impl Core {
         if let Some(running) = running {
             running.end(&response);
         }
-        let response = response.map_err(|error| error.into_denial(&target.settings.name))?;
+        let denial = |error| denial_of(&caller.container, &target.settings, error);
+        let response = response.map_err(denial)?;
         let mut frame = Frame::response(Direction::ToServer, Arc::clone(method), response);
         frame.definition.clone_from(&target.definition);
         chain.mcp_response(&mut live.flow, &mut frame).await?;

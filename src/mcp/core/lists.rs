@@ -17,11 +17,13 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use serde_json::json;
 use tokio::time::timeout;
 
 use super::super::warnings::{Subject, warn};
 use super::lease::Lease;
 use super::params::quote;
+use super::readiness::SERVERS;
 use super::results::{into_outcome, object};
 use super::target::Target;
 use super::view::{Listed, hash, unique};
@@ -85,9 +87,11 @@ impl Core {
         let caller = &request.caller;
         let start = cursor(request)?;
         let work = async {
+            let mut meta = None;
             let (member, page) = match listing {
                 Listing::Tools => {
                     let view = self.tools(caller, true).await;
+                    meta = self.readiness(caller, &view);
                     (
                         "tools",
                         page(view.exposed.listed(), |tool| tool.json(), start),
@@ -116,6 +120,8 @@ impl Core {
             let next = page.next.map(|at| quote(&encode(at)));
             let mut members = vec![(member, &*page.entries)];
             members.extend(next.as_deref().map(|next| ("nextCursor", next)));
+            let meta = meta.map(|servers| json!({ SERVERS: servers }).to_string());
+            members.extend(meta.as_deref().map(|meta| ("_meta", meta)));
             object(caller.version, &members, true)
         };
         self.respond(request, work).await

@@ -27,6 +27,7 @@ mod lease;
 mod listen;
 mod lists;
 mod params;
+mod readiness;
 mod relay;
 mod resources;
 mod results;
@@ -66,6 +67,7 @@ pub use attached::{Filter, Interest, MAX_SUBSCRIPTIONS, MAX_URI_BYTES};
 pub use attachment::Attachment;
 pub use describe::Description;
 pub use lease::MAX_CALLS_PER_LEASE;
+pub use readiness::SERVERS as SERVERS_META;
 pub use resources::MAX_URI;
 
 use lease::{Lease, too_many};

@@ -10,14 +10,14 @@ use addons::mcp::ServerSettings;
 use addons::raw_json::Members;
 use serde_json::value::RawValue;
 
-use super::super::error::INVALID_PARAMS;
+use super::super::error::{INVALID_PARAMS, SERVER_ERROR};
 use super::lease::Lease;
 use super::lists::RESOURCES;
 use super::params::{edit, quote};
 use super::results::{RESOURCE_NOT_FOUND, object};
 use super::{
     Caller, ClientRequest, Core, Era, LogLevel, Mount, Outcome, ResourceIndex, invalid_params,
-    members, refuse_other_spellings, rpc_error,
+    members, protocol_error, refuse_other_spellings, rpc_error,
 };
 
 /// The most servers to which a read of an unlisted URI is sent, one after the other. Further
@@ -70,6 +70,13 @@ impl Core {
         let owner = self.owners(caller, &uri).await?.into_iter().next();
         let owner = owner.ok_or_else(|| not_found(caller, &uri))?;
         let target = self.target(request, &owner, Some(&uri)).await?;
+        if !target.pooled.serves(caller) {
+            // Notifications of a session go only to the clients that it was opened for.
+            let why = "the container has too many sessions with the server for clients of other \
+                       capabilities: no session could send this client the changes; try again later";
+            let refused = async { Err(protocol_error(SERVER_ERROR, why)) };
+            return self.respond_for(Some(&target), request, refused).await;
+        }
         let preferences = lease.preferences(caller);
         let too_many = || {
             let why = "the session or the container is subscribed to too many resources: \

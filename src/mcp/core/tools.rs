@@ -12,6 +12,7 @@ use super::execution;
 use super::lease::Lease;
 use super::lists::{PROMPTS, TOOLS};
 use super::params::{Change, TASK, quote};
+use super::readiness::denial_of;
 use super::resources::learn_links;
 use super::target::Target;
 use super::view::{PromptView, ToolView};
@@ -184,7 +185,7 @@ impl Core {
             Err(error) => {
                 let tool = name.map(|name| &**name);
                 self.record_unsent(request, settings, tool, &error, begun);
-                let denial = error.into_denial(&settings.name);
+                let denial = denial_of(&caller.container, settings, error);
                 Err(self.refuse(request, Some(&settings.name), name, denial))
             }
         }
@@ -233,7 +234,7 @@ impl Core {
                     _ => MountError::CannotStart(failure),
                 };
                 self.record_unsent(request, &settings, None, &error, begun);
-                let denial = error.into_denial(&settings.name);
+                let denial = denial_of(container, &settings, error);
                 return self.refuse(request, Some(&settings.name), recorded.as_ref(), denial);
             }
         }

@@ -33,6 +33,14 @@ pub(super) struct ToolView {
     pub exposed: Exposed,
 }
 
+impl ToolView {
+    /// Whether the list of a server's tools is known.
+    pub fn has_tools_of(&self, server: &str) -> bool {
+        let mut lists = self.inputs.lists.iter();
+        lists.any(|(settings, tools)| *settings.name == *server && tools.is_some())
+    }
+}
+
 /// The prompts that clients see.
 pub(super) struct PromptView {
     inputs: Inputs<[Entry]>,

@@ -45,6 +45,9 @@ pub struct MountHealth {
     /// otherwise the last failure to open or keep a session. `None` if the mount is connecting or
     /// ready.
     pub failure: Option<String>,
+    /// The hosts that were refused to the server's processes of a container; empty without a
+    /// container.
+    pub refused_hosts: Vec<String>,
 }
 
 /// Counts a mount's sessions and keeps the last failures of a session and of a request.
@@ -103,6 +106,7 @@ impl HealthRecord {
             server: Arc::clone(server),
             state,
             failure: failure.cloned(),
+            refused_hosts: Vec::new(),
         }
     }
 }

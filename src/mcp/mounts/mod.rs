@@ -29,6 +29,7 @@ mod pool;
 mod pooled;
 mod ports;
 mod process;
+mod refused;
 mod related;
 mod session_key;
 mod sessions;
@@ -71,6 +72,7 @@ pub use process::{
     Children, E2b, LineTaker, Local, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, Machine, ProcessConfig,
     ProcessManager, Runtime, Spawner,
 };
+pub use refused::refused_hosts;
 pub use session_key::SessionKey;
 pub use sessions::MAX_SESSIONS;
 pub use stdio::{CurrentLimits, MakeProcess, MessageLimits, StdioPorts, StdioTransport};

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::changes::{List, ListChanges, ListNews};
 use super::mount::{LeaseMounts, Mount};
 use super::ports::{Common, MountPorts, Unsolicited, system};
-use super::{MessageMemory, MountHealth};
+use super::{MessageMemory, MountHealth, refused_hosts};
 
 /// The settings of all servers, by name.
 type Servers = BTreeMap<Arc<str>, Arc<ServerSettings>>;
@@ -120,7 +120,14 @@ impl Mounts {
             mount.is_implemented() && container.is_none_or(|container| mount.is_for(container))
         };
         let seen = mounts.values().filter(seen);
-        seen.map(|mount| mount.health()).collect()
+        let health = seen.map(|mount| {
+            let refused = container.map(|of| refused_hosts(of, &mount.settings()));
+            MountHealth {
+                refused_hosts: refused.unwrap_or_default(),
+                ..mount.health()
+            }
+        });
+        health.collect()
     }
 
     /// Ends the sessions of the current mounts at once and opens no others. Waits at most `limit`

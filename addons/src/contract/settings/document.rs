@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::expand::{Env, expand};
 use super::fields::{self, Fields};
+use super::jsonc::without_comments;
 use super::report::{FileReport, Place, Report};
 use super::setting::Setting;
 use super::tree::{self, Mapping, Node, Value};
@@ -115,6 +116,8 @@ fn parse(bytes: &[u8], env: Option<Env<'_>>, report: FileReport<'_>) -> Content 
             return Content::Broken;
         }
     };
+    let json = without_comments(text);
+    let text = json.as_deref().map_or(text, String::as_str);
     let Ok(root) = tree::parse(text, report) else {
         return Content::Broken;
     };
@@ -124,7 +127,7 @@ fn parse(bytes: &[u8], env: Option<Env<'_>>, report: FileReport<'_>) -> Content 
         value: Value::Mapping(Mapping::default()),
     });
     if let Some(env) = env {
-        expand(&mut root, "", env, report);
+        expand(&mut root, env, report);
     }
     Content::Read(root)
 }

@@ -1,4 +1,5 @@
-//! `${NAME}` and `${NAME:-default}` inside scalars.
+//! `${NAME}` and `${NAME:-default}` inside scalars; `${env:NAME}`, as some MCP clients write it, means
+//! `${NAME}`.
 //!
 //! Variables are expanded after parsing, within each scalar, so that the value of a variable is
 //! never parsed as YAML.
@@ -11,9 +12,18 @@ use super::tree::{Node, Scalar, Value, Variable, key_path};
 /// Returns the value of an environment variable; `None` if it is not set.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Expands every scalar below a node. Reports each scalar that cannot be expanded, and marks it as
-/// refused.
-pub fn expand(node: &mut Node, path: &str, env: Env<'_>, report: FileReport<'_>) {
+/// Keys of MCP clients whose values have no effect, each with the number of keys above it. Variables
+/// in them need no value.
+const UNUSED: [(&str, usize); 2] = [("inputs", 0), ("envFile", 2)];
+
+/// Expands every scalar below the root of a document. Reports each scalar that cannot be expanded, and
+/// marks it as refused.
+pub fn expand(root: &mut Node, env: Env<'_>, report: FileReport<'_>) {
+    expand_below(root, "", 0, env, report);
+}
+
+/// As [`expand`], for a node with this number of keys above it.
+fn expand_below(node: &mut Node, path: &str, depth: usize, env: Env<'_>, report: FileReport<'_>) {
     match &mut node.value {
         Value::Scalar(scalar) => {
             if let Err(messages) = expand_scalar(scalar, env) {
@@ -25,12 +35,15 @@ pub fn expand(node: &mut Node, path: &str, env: Env<'_>, report: FileReport<'_>)
         }
         Value::Sequence(items) => {
             for (index, item) in items.iter_mut().enumerate() {
-                expand(item, &format!("{path}[{index}]"), env, report);
+                expand_below(item, &format!("{path}[{index}]"), depth, env, report);
             }
         }
         Value::Mapping(mapping) => {
             for (key, value) in &mut mapping.entries {
-                expand(value, &key_path(path, &key.name), env, report);
+                if !UNUSED.contains(&(key.name.as_str(), depth)) {
+                    let path = key_path(path, &key.name);
+                    expand_below(value, &path, depth + 1, env, report);
+                }
             }
         }
         Value::Refused => {}
@@ -48,7 +61,7 @@ fn expand_scalar(scalar: &mut Scalar, env: Env<'_>) -> Result<(), Vec<String>> {
     while let Some((before, after)) = rest.split_once("${") {
         text.push_str(before);
         let Some((name, default, after)) = read_reference(after) else {
-            errors.push("malformed variable: write ${NAME} or ${NAME:-default}".to_owned());
+            errors.push(malformed(after).to_owned());
             return Err(errors);
         };
         rest = after;
@@ -74,10 +87,22 @@ fn expand_scalar(scalar: &mut Scalar, env: Env<'_>) -> Result<(), Vec<String>> {
     Ok(())
 }
 
+/// The error for a malformed reference. `text` begins after its `${`.
+fn malformed(text: &str) -> &'static str {
+    match text.starts_with("input:") {
+        true => {
+            "${input:…} is a question of VS Code, which nobody answers here: write ${NAME}, and set the \
+             variable NAME"
+        }
+        false => "malformed variable: write ${NAME} or ${NAME:-default}",
+    }
+}
+
 /// Reads a reference. `text` begins after its `${`. Returns the name, the default, and the text
 /// after the reference; `None` if the reference is malformed.
 fn read_reference(text: &str) -> Option<(&str, Option<&str>, &str)> {
     let (inside, rest) = text.split_once('}')?;
+    let inside = inside.strip_prefix("env:").unwrap_or(inside);
     let (name, default) = match inside.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
         None => (inside, None),
@@ -130,6 +155,8 @@ mod tests {
                 ("$A $ {A} }", "$A $ {A} }"),
                 ("${A}", "a"),
                 ("x${A}y${A}z", "xayaz"),
+                ("${env:A}", "a"),
+                ("${env:B:-b}", "b"),
                 ("${A:-b}", "a"),
                 ("${B:-b}", "b"),
                 ("${B:-}", ""),
@@ -152,6 +179,10 @@ mod tests {
                 ("${A", "malformed variable"),
                 ("${}", "malformed variable"),
                 ("${1A}", "malformed variable"),
+                ("${env:}", "malformed variable"),
+                ("${env:env:A}", "malformed variable"),
+                ("${env:B}", "variable B is not set"),
+                ("${input:api-key}", "write ${NAME}"),
                 ("${A-b}", "malformed variable"),
                 ("${A b}", "malformed variable"),
                 ("${B:-${A}}", "malformed variable"),

@@ -9,6 +9,7 @@ mod document;
 mod expand;
 mod fields;
 mod hosts;
+mod jsonc;
 mod report;
 mod requests;
 mod setting;

@@ -16,7 +16,7 @@ use crate::contract::{Container, Definition};
 pub use names::Problem;
 pub use prompts::{ExposedPrompt, ExposedPrompts};
 
-use names::{Problems, exposed_name, report_collision};
+use names::{Precedence, Problems, exposed_tool_name, report_collision};
 use rewrite::Change;
 
 /// The tools of a container by their exposed names, built for one security level from the servers'
@@ -50,8 +50,8 @@ pub type Listing = (Arc<ServerSettings>, Arc<[Arc<Definition>]>);
 
 impl Exposed {
     /// Builds the view of a container, in the order of `listings`. If several tools have the same
-    /// exposed name, keeps the first one that the operator renamed, or the first of all if none is
-    /// renamed.
+    /// exposed name, keeps the first one that the operator renamed, or else the first one whose
+    /// name is whole, or else the first of all.
     #[must_use]
     pub fn of(settings: &McpSettings, container: &Container, listings: &[Listing]) -> Self {
         let count = listings.iter().map(|(_, tools)| tools.len()).sum();
@@ -67,23 +67,25 @@ impl Exposed {
         for (server, tools) in listings {
             for definition in tools.iter() {
                 let rule = settings.override_of(&server.name, &definition.name, &container.id);
-                let renamed = rule.and_then(|rule| rule.rename.clone());
-                let is_renamed = renamed.is_some();
-                let prefixed = || exposed_name(server, &definition.name, &mut names);
-                if let Some(name) = renamed.or_else(prefixed) {
+                let named = match rule.and_then(|rule| rule.rename.clone()) {
+                    Some(renamed) => Some((renamed, Precedence::Renamed)),
+                    None => exposed_tool_name(server, &definition.name, &mut names),
+                };
+                if let Some((name, precedence)) = named {
                     all.push(Candidate {
                         server,
                         definition,
                         rule,
                         name,
-                        is_renamed,
+                        precedence,
                     });
                 }
             }
         }
         let mut owners: HashMap<&Arc<str>, &Candidate<'_>> = HashMap::with_capacity(count);
-        let renamed = all.iter().filter(|one| one.is_renamed);
-        for candidate in renamed.chain(all.iter().filter(|one| !one.is_renamed)) {
+        let mut by_precedence: Vec<_> = all.iter().collect();
+        by_precedence.sort_by_key(|candidate| candidate.precedence);
+        for candidate in by_precedence {
             let owner = *owners.entry(&candidate.name).or_insert(candidate);
             if !std::ptr::eq(owner, candidate) {
                 let (kept, other) = (owner.origin(), candidate.origin());
@@ -177,7 +179,7 @@ struct Candidate<'a> {
     definition: &'a Arc<Definition>,
     rule: Option<&'a Arc<OverrideRule>>,
     name: Arc<str>,
-    is_renamed: bool,
+    precedence: Precedence,
 }
 
 impl Candidate<'_> {

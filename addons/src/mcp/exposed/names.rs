@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::super::settings::{MAX_EXPOSED_NAME, ServerSettings};
 use crate::raw_json::sha256_hex;
 
-/// Number of hexadecimal digits at the end of a cut name. They are the first digits of the hash of
+/// Number of hexadecimal digits at the end of a changed name. They are the first digits of the hash of
 /// the whole name.
 const HASH_DIGITS: usize = 8;
 /// Limit on the problems of one kind with one server that are reported. Further problems are only
@@ -70,16 +70,49 @@ fn quoted(name: &str) -> String {
     )
 }
 
-/// Returns the exposed name of a tool or prompt: the server's prefix followed by `name`, which is
-/// the server's own name for the tool or prompt. An exposed name of more than [`MAX_EXPOSED_NAME`]
-/// bytes is cut, and ends with a hash. `None` if `name` is empty or has characters other than
-/// visible ASCII, with which it could look like another name. Reports a cut or refused name as a
-/// problem.
-pub(super) fn exposed_name(
+/// Which of several tools with one exposed name is kept: one of the first kind that there is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Precedence {
+    /// The operator chose the name.
+    Renamed,
+    /// It is the server's own name with the prefix.
+    Whole,
+    /// It is cut, or characters are replaced.
+    Changed,
+}
+
+/// The exposed name of a tool. APIs of models accept only letters, digits, `_` and `-` in it.
+pub(super) fn exposed_tool_name(
+    server: &ServerSettings,
+    name: &str,
+    problems: &mut Problems,
+) -> Option<(Arc<str>, Precedence)> {
+    let is_accepted = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    exposed_name(server, name, is_accepted, problems)
+}
+
+/// The exposed name of a prompt, which is not sent to APIs of models.
+pub(super) fn exposed_prompt_name(
     server: &ServerSettings,
     name: &str,
     problems: &mut Problems,
 ) -> Option<Arc<str>> {
+    let (exposed, _) = exposed_name(server, name, |_| true, problems)?;
+    Some(exposed)
+}
+
+/// Returns the exposed name of a tool or prompt: the server's prefix followed by `name`, which is
+/// the server's own name for the tool or prompt. If that has more than [`MAX_EXPOSED_NAME`] bytes, it
+/// is cut; `_` replaces characters that are not accepted. A changed name ends with the hash of the
+/// whole name, so that the name of one tool never becomes that of another one. `None` if `name` is
+/// empty or has characters other than visible ASCII, with which it could look like another name.
+/// Reports a changed or refused name as a problem.
+fn exposed_name(
+    server: &ServerSettings,
+    name: &str,
+    is_accepted: fn(char) -> bool,
+    problems: &mut Problems,
+) -> Option<(Arc<str>, Precedence)> {
     let ServerSettings {
         name: server,
         prefix,
@@ -95,21 +128,24 @@ pub(super) fn exposed_name(
         return None;
     }
     let whole = format!("{prefix}{name}");
-    if whole.len() <= MAX_EXPOSED_NAME {
-        return Some(whole.into());
-    }
-    let hash = sha256_hex(&whole);
+    let reason = if whole.len() > MAX_EXPOSED_NAME {
+        "is longer"
+    } else if !whole.chars().all(is_accepted) {
+        "has other characters"
+    } else {
+        return Some((whole.into(), Precedence::Whole));
+    };
     let kept = MAX_EXPOSED_NAME - HASH_DIGITS - 1;
-    let kept = whole.get(..kept).unwrap_or_default();
-    let hash = hash.get(..HASH_DIGITS).unwrap_or_default();
-    let exposed = format!("{kept}_{hash}");
+    let accepted = whole.replace(|c| !is_accepted(c), "_");
+    let text = format!("{accepted:.kept$}_{:.HASH_DIGITS$}", sha256_hex(&whole));
     problems.report(server, || {
         let name = quoted(name);
         format!(
-            "{server}: {name} is exposed as {exposed}, since the name with its prefix has more than {MAX_EXPOSED_NAME} characters"
+            "{server}: {name} is exposed as {text}, since an exposed name has at most \
+             {MAX_EXPOSED_NAME} letters, digits, _ and -, and the name with its prefix {reason}"
         )
     });
-    Some(exposed.into())
+    Some((text.into(), Precedence::Changed))
 }
 
 /// Reports that two entries have the same exposed name. `kept` and `left_out` are each a server and

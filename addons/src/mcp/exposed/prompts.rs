@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::super::settings::ServerSettings;
-use super::names::{Problem, Problems, exposed_name, report_collision};
+use super::names::{Problem, Problems, exposed_prompt_name, report_collision};
 use super::rewrite::with_name;
 use crate::raw_json::Members;
 
@@ -83,7 +83,7 @@ impl ExposedPrompts {
         let Some(original) = members.text("name").map(Arc::<str>::from) else {
             return;
         };
-        let Some(name) = exposed_name(server, &original, problems) else {
+        let Some(name) = exposed_prompt_name(server, &original, problems) else {
             return;
         };
         if let Some(owner) = self.by_name.get(&name).and_then(|at| self.prompts.get(*at)) {

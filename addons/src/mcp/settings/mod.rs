@@ -1,6 +1,9 @@
 //! Reads `mcp.yaml`: the native form, the JSON of MCP clients, and files of the polis gateway.
 
+mod clients;
 mod coding;
+mod http;
+mod names;
 mod overrides;
 mod policies;
 mod polis;
@@ -56,6 +59,7 @@ impl McpSettings {
                 at.report().warn_at(at.place(), message);
             }
         }
+        clients::ignore_in_file(&fields);
         let servers = servers::read(&fields);
         let overrides = overrides::read(&fields, &servers);
         let servers = servers.into_iter();
@@ -112,11 +116,7 @@ fn short_name(text: &str) -> Result<Arc<str>, String> {
     ))
 }
 
-/// Warns that a key of MCP clients has no effect.
-fn ignored(at: &Setting<'_>, key: &str) {
-    let message = format!("{key} is a setting of MCP clients: the gateway ignores it");
-    at.report().warn_at(at.place(), message);
-}
-
+#[cfg(test)]
+mod client_files;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::super::overrides::matches;
+use super::names::server_name;
 use super::servers::Servers;
 use super::{Injected, OverrideRule, OverrideRules, containers, level, short_name};
 use crate::contract::Level;
@@ -38,13 +39,18 @@ pub(super) fn read(fields: &Fields<'_>, servers: &Servers) -> OverrideRules {
             );
             continue;
         };
-        let Some(settings) = servers.get(server) else {
+        // Also found by the name as written under mcpServers.
+        let name = server_name(server).unwrap_or_else(|_| server.into());
+        let Some(settings) = servers.get(&name) else {
             at.refuse_key(
                 key,
                 format!("there is no server {server:?} under mcpServers"),
             );
             continue;
         };
+        if overrides.contains_key(&(Arc::clone(&name), tool.into())) {
+            at.refuse_key(key, format!("there is another entry for {tool} of {name}"));
+        }
         let of_server = settings.as_ref().and_then(|server| server.classification);
         let of_server = of_server.unwrap_or_default();
         let rules = if at.is_mapping() {
@@ -57,7 +63,7 @@ pub(super) fn read(fields: &Fields<'_>, servers: &Servers) -> OverrideRules {
             check_rename(&at, &key.name, rule, &mut renames);
         }
         let rules = rules.into_iter().map(Arc::new).collect();
-        overrides.insert((server.into(), tool.into()), rules);
+        overrides.insert((name, tool.into()), rules);
     }
     overrides
 }
@@ -108,7 +114,7 @@ fn rule(at: &Setting<'_>, of_server: Level) -> Option<OverrideRule> {
     let annotations = annotations(&fields);
     Some(OverrideRule {
         containers: containers(&fields),
-        rename: fields.optional("rename", |at| at.parse(short_name)),
+        rename: fields.optional("rename", rename),
         description: fields.optional("description", |at| at.text().map(Arc::from)),
         hide_fields: fields.list("hide_fields", |at| at.text().map(Arc::from)),
         defaults: defaults(&fields),
@@ -116,6 +122,15 @@ fn rule(at: &Setting<'_>, of_server: Level) -> Option<OverrideRule> {
         annotations,
         classification: fields.or("classification", of_server, level),
     })
+}
+
+fn rename(at: Setting<'_>) -> Option<Arc<str>> {
+    let name = at.parse(short_name)?;
+    if name.contains('.') {
+        let message = format!("rename: {name} has a dot, which APIs of models refuse in names");
+        at.report().warn_at(at.place(), message);
+    }
+    Some(name)
 }
 
 fn annotations(fields: &Fields<'_>) -> Map<String, Value> {

@@ -5,74 +5,49 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{HeaderName, HeaderValue};
-use http::{Uri, uri};
-
+use super::clients::{self, warn_of_bare_variable};
+use super::names::{conflict, server_name};
 use super::{
-    Confine, E2bSettings, HiddenValue, HttpSettings, HttpTransport, Scope, ServerKind,
-    ServerSettings, StdioSettings, coding, containers, ignored, level,
+    Confine, E2bSettings, HiddenValue, HttpTransport, Scope, ServerKind, ServerSettings,
+    StdioSettings, coding, containers, http, level,
 };
 use crate::contract::settings::{Fields, Setting};
-use crate::contract::{Authority, Endpoint, Host, Level, Scheme, UrlSecrets};
+use crate::contract::{Authority, Host, Level};
 
-/// Names that are reserved for servers of the gateway itself.
-const RESERVED: [&str; 2] = ["policy", "loop"];
 /// Default time limit of a call.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The smallest plain number that is read as milliseconds. A smaller number is read as seconds.
 /// Some clients write milliseconds, others seconds.
 const FIRST_MILLISECONDS: u64 = 1000;
-/// The longest name of a server in bytes. The name is the prefix of exposed names of at most 64
-/// bytes, so it must leave room for the names of tools.
-const MAX_NAME: usize = 48;
 /// Limit on the servers of one file.
 const MAX_SERVERS: usize = 256;
-/// Keys that MCP clients read in a server's entry, and that have no effect in a gateway.
-const OF_CLIENTS: [&str; 19] = [
-    "alwaysAllow",
-    "autoApprove",
-    "autoStart",
-    "cwdPolicy",
-    "disabledTools",
-    "displayName",
-    "enabledTools",
-    "excludeTools",
-    "gallery",
-    "icon",
-    "includeTools",
-    "initializationOptions",
-    "oauth",
-    "startup_timeout_sec",
-    "tool_timeout_sec",
-    "transportType",
-    "trust",
-    "tools",
-    "watch",
-];
+/// The keys under which files list servers: that of this file, also of most MCP clients; that of VS
+/// Code; that of Codex.
+const LISTS: [&str; 3] = ["mcpServers", "servers", "mcp_servers"];
 
 /// The entries of `mcpServers` and `tools`, by name; `None` for a disabled or invalid server.
 pub(super) type Servers = BTreeMap<Arc<str>, Option<ServerSettings>>;
 
 pub(super) fn read(fields: &Fields<'_>) -> Servers {
     let mut servers = Servers::new();
-    let entries = fields.find("mcpServers").and_then(|at| at.entries());
-    for (key, at) in entries.into_iter().flatten() {
-        if let Err(message) = check_name(&key.name) {
-            at.refuse_key(key, message);
-            continue;
+    for list in LISTS {
+        let entries = fields.find(list).and_then(|at| at.entries());
+        for (key, at) in entries.into_iter().flatten() {
+            let refuse = |message: String| at.refuse_key(key, message);
+            let Some(name) = new_name(&key.name, &servers, &at, refuse) else {
+                continue;
+            };
+            let mounted = at.fields().and_then(|fields| server(&name, &at, &fields));
+            servers.insert(name, mounted);
         }
-        let name = Arc::from(key.name.as_str());
-        let mounted = at.fields().and_then(|fields| server(&name, &at, &fields));
-        servers.insert(name, mounted);
     }
     for at in fields.list("tools", Some) {
-        let tool = at.fields().and_then(|fields| polis_tool(&at, &fields));
-        let Some(tool) = tool else { continue };
-        let name = Arc::clone(&tool.name);
-        if servers.contains_key(&name) {
-            at.refuse(format!("{name} is already defined under mcpServers"));
+        let tool = at
+            .fields()
+            .and_then(|fields| polis_tool(&at, &fields, &servers));
+        if let Some(tool) = tool {
+            servers.insert(Arc::clone(&tool.name), Some(tool));
         }
-        servers.insert(name, Some(tool));
     }
     check_sole_prefix(fields, &servers);
     if servers.len() > MAX_SERVERS {
@@ -81,19 +56,27 @@ pub(super) fn read(fields: &Fields<'_>) -> Servers {
     servers
 }
 
-fn check_name(name: &str) -> Result<(), String> {
-    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(fits) {
-        return Err(format!(
-            "a server's name has 1 to {MAX_NAME} of a to z, 0 to 9 and -"
-        ));
+/// The name of a further server. Warns if it is not the name as written. Refuses a name that is
+/// reserved or conflicts with one of `servers`.
+fn new_name(
+    written: &str,
+    servers: &Servers,
+    at: &Setting<'_>,
+    refuse: impl Fn(String),
+) -> Option<Arc<str>> {
+    let name = server_name(written).map_err(&refuse).ok()?;
+    if let Some(message) = servers.keys().find_map(|other| conflict(other, &name)) {
+        refuse(message);
+        return None;
     }
-    if RESERVED.contains(&name) {
-        return Err(format!(
-            "{name} is a server of the gateway itself: choose another name"
-        ));
+    if *name != *written {
+        let message = format!(
+            "the server {written:?} is mounted as {name}: a name has at most 48 of A to Z, a to z, 0 to \
+             9, _ and -"
+        );
+        at.report().warn_at(at.place(), message);
     }
-    Ok(())
+    Some(name)
 }
 
 /// Refuses an empty prefix unless only one server is mounted: with two servers, exposed names could
@@ -113,13 +96,7 @@ fn check_sole_prefix(fields: &Fields<'_>, servers: &Servers) {
 }
 
 fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerSettings> {
-    // Marks the key as known. It has no effect, since a description is for readers of the file.
-    fields.find("description");
-    for key in OF_CLIENTS {
-        if let Some(at) = fields.find(key) {
-            ignored(&at, key);
-        }
-    }
+    clients::ignore_in_server(fields);
     let disabled = fields.or("disabled", false, |at| at.boolean());
     let enabled = fields.or("enabled", true, |at| at.boolean());
     let default_timeout = match coding::is_sidecar(fields) {
@@ -229,6 +206,7 @@ fn kind(at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
     let transport = transport.and_then(|at| {
         at.one_of(&[
             ("stdio", None),
+            ("local", None),
             ("http", Some(HttpTransport::Streamable)),
             ("streamable-http", Some(HttpTransport::Streamable)),
             ("streamable_http", Some(HttpTransport::Streamable)),
@@ -241,7 +219,7 @@ fn kind(at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
             process(&command, fields)
         }
         (None, Some(url), None) if !matches!(transport, Some(None)) => {
-            http(&url, fields, transport.flatten().unwrap_or_default())
+            http::read(&url, fields, transport.flatten().unwrap_or_default())
         }
         (None, None, _) => {
             at.refuse("needs a command, a url, or a coding_sidecar");
@@ -350,7 +328,9 @@ fn environment(fields: &Fields<'_>) -> Vec<(String, HiddenValue)> {
                 value.refuse_key(key, "is not a valid variable name");
                 return None;
             }
-            Some((key.name.clone(), hidden(value.any_text()?)))
+            let text = value.any_text()?;
+            warn_of_bare_variable(&value, text);
+            Some((key.name.clone(), hidden(text)))
         });
         return read.collect();
     }
@@ -378,7 +358,7 @@ fn is_variable(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(fits)
 }
 
-fn hidden(text: &str) -> HiddenValue {
+pub(super) fn hidden(text: &str) -> HiddenValue {
     HiddenValue(text.to_owned().into())
 }
 
@@ -413,57 +393,12 @@ fn host_and_port(text: &str) -> Result<(Host, u16), String> {
     Ok((host, port))
 }
 
-fn http(at: &Setting<'_>, fields: &Fields<'_>, transport: HttpTransport) -> Option<ServerKind> {
-    let (url, endpoint) = at.parse(http_url)?;
-    let entries = fields.find("headers").and_then(|at| at.entries());
-    let entries = entries.into_iter().flatten();
-    let headers = entries.filter_map(|(key, value)| {
-        if HeaderName::from_bytes(key.name.as_bytes()).is_err() {
-            value.refuse_key(key, "is not a valid header field name");
-            return None;
-        }
-        let text = value.any_text()?;
-        if HeaderValue::from_str(text).is_err() {
-            value.refuse(
-                "has a character that a header must not contain (a line break at its end?)",
-            );
-            return None;
-        }
-        Some((key.name.to_ascii_lowercase(), hidden(text)))
-    });
-    Some(ServerKind::Http(HttpSettings {
-        url: hidden(&url),
-        url_secrets: UrlSecrets::of(&url, &at.expanded()),
-        endpoint,
-        headers: headers.collect(),
-        transport,
-    }))
-}
-
-fn http_url(text: &str) -> Result<(String, Endpoint), String> {
-    let wrong = || "must be a URL such as https://mcp.example.com/mcp".to_owned();
-    let parts: uri::Parts = text.parse::<Uri>().map_err(|_| wrong())?.into_parts();
-    let (scheme, port) = match parts.scheme.as_ref().map(uri::Scheme::as_str) {
-        Some("https") => (Scheme::Https, 443),
-        Some("http") => (Scheme::Http, 80),
-        _ => return Err(wrong()),
-    };
-    let authority = parts.authority.ok_or_else(wrong)?;
-    if authority.as_str().contains('@') {
-        return Err("must not contain a user or a password: put them under headers".to_owned());
-    }
-    let authority = Authority::parse(authority.as_str(), Some(port));
-    let Authority { host, port } = authority.map_err(|error| error.to_string())?;
-    Ok((text.to_owned(), Endpoint { scheme, host, port }))
-}
-
 /// Reads an entry of `tools` in a polis file. Such an entry describes a server.
-fn polis_tool(at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerSettings> {
-    let name = fields.need("name")?;
-    let text = name.text()?;
-    if let Err(message) = check_name(text) {
-        name.refuse(message);
-        return None;
-    }
-    server(&text.into(), at, fields)
+fn polis_tool(at: &Setting<'_>, fields: &Fields<'_>, servers: &Servers) -> Option<ServerSettings> {
+    let named = fields.need("name")?;
+    let refuse = |message: String| named.refuse(message);
+    let name = new_name(named.text()?, servers, &named, refuse);
+    // Read even if the name is refused, so that all errors are found.
+    let read = server(name.as_ref().unwrap_or(&Arc::default()), at, fields);
+    name.and(read)
 }

@@ -281,12 +281,12 @@ fn errors_name_their_place() {
     each_row(
         [
             (
-                "mcpServers: { A: { command: x } }",
-                "mcp.yaml:2:15: mcpServers.A: a server's name has 1 to 48 of a to z, 0 to 9 and -",
+                "mcpServers: { \"\": { command: x } }",
+                "mcp.yaml:2:15: mcpServers[\"\"]: a server's name must not be empty",
             ),
             (
                 "mcpServers: { policy: { command: x } }",
-                "mcp.yaml:2:15: mcpServers.policy: policy is a server of the gateway itself: choose another name",
+                "mcp.yaml:2:15: mcpServers.policy: policy, and each name that begins with policy_, is reserved for servers of the gateway itself: choose another name",
             ),
             (
                 "mcpServers: { a: {} }",
@@ -476,7 +476,7 @@ overrides: { "a:t": { defaults: { key: "${S}" } } }
 }
 
 fn name() -> impl Strategy<Value = String> {
-    "[a-z][a-z0-9-]{0,12}".prop_filter("reserved", |name| name != "policy" && name != "loop")
+    "[a-z][a-z0-9-]{0,12}".prop_filter("reserved", |name| names::server_name(name).is_ok())
 }
 
 fn words() -> impl Strategy<Value = Vec<String>> {

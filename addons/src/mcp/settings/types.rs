@@ -35,7 +35,7 @@ pub type OverrideRules = BTreeMap<(Arc<str>, Arc<str>), Vec<Arc<OverrideRule>>>;
 /// `prefix`, `place` and the classifications.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSettings {
-    /// The server's name: `[a-z0-9-]+`.
+    /// The server's name: `[A-Za-z0-9_-]+`.
     pub name: Arc<str>,
     /// The prefix of the exposed names of the server's tools and prompts: `{name}_`, or empty.
     pub prefix: Arc<str>,

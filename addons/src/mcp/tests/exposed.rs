@@ -94,6 +94,75 @@ fn a_long_name_is_cut_and_stays_unique() {
 }
 
 #[test]
+fn every_exposed_name_is_one_that_apis_of_models_accept() {
+    let own = [
+        "files.read",
+        "files/read",
+        "files:read",
+        "files_read",
+        "a@b",
+        "a$b",
+        "~",
+        "#",
+        "\"",
+        "\\",
+    ];
+    for prefix in ["kb_", ""] {
+        let mut kb = (*server("kb")).clone();
+        kb.prefix = prefix.into();
+        let listing = (Arc::new(kb), named("kb", &own).1);
+        let exposed = view(&McpSettings::default(), &[listing]);
+        assert_eq!(
+            exposed.all().len(),
+            own.len(),
+            "every tool has a name of its own"
+        );
+        for (tool, own) in exposed.all().iter().zip(own) {
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+            assert!(
+                tool.name.len() <= 64 && tool.name.bytes().all(fits),
+                "{}",
+                tool.name
+            );
+            assert!(tool.name.starts_with(prefix));
+            assert_eq!(&*tool.definition.name, own, "the server's own name is kept");
+            let listed: Value = serde_json::from_str(&tool.json()).unwrap();
+            assert_eq!(listed["name"], *tool.name);
+            assert!(exposed.find(&format!("{prefix}{own}")).is_none() || own == "files_read");
+        }
+        let found = exposed.find(&format!("{prefix}files_read")).unwrap();
+        assert_eq!(&*found.definition.name, "files_read");
+        assert_eq!(exposed.problems().len(), own.len() - 1);
+    }
+}
+
+#[test]
+fn the_exposed_name_of_a_tool_depends_on_no_other_tool() {
+    let name_of = |tools: &[&str], own: &str| {
+        let exposed = view(&McpSettings::default(), &[named("kb", tools)]);
+        let mut all = exposed.all().iter();
+        all.find(|tool| &*tool.definition.name == own)
+            .map(|tool| tool.name.to_string())
+    };
+    let alone = name_of(&["a.b"], "a.b").unwrap();
+    let taken = alone.strip_prefix("kb_").unwrap();
+    each_row(
+        [
+            &["a/b", "a.b"][..],
+            &["a.b", "a/b"],
+            &["a_b", "a.b"],
+            &["a.b", "a_b", "a:b", "a.b"],
+        ],
+        |tools| assert_eq!(name_of(tools, "a.b").as_ref(), Some(&alone), "{tools:?}"),
+    );
+    // A tool whose own name is that exposed name keeps it, in any order.
+    for tools in [[taken, "a.b"], ["a.b", taken]] {
+        assert_eq!(name_of(&tools, taken).as_ref(), Some(&alone));
+        assert_eq!(name_of(&tools, "a.b"), None);
+    }
+}
+
+#[test]
 fn a_name_of_several_tools_belongs_to_the_renamed_tool_or_else_the_first() {
     let mut first = (*server("a")).clone();
     first.prefix = "".into();

@@ -11,7 +11,9 @@ use tokio::time::{sleep, timeout};
 
 use super::double::{Server, notification, parsed, raw, tool};
 use super::fixture::{Fixture, error, settings_of};
-use crate::mcp::{Event, Events, Filter, Interest, LogLevel, MAX_SUBSCRIPTIONS, Version};
+use crate::mcp::{
+    Event, Events, Filter, Interest, LogLevel, MAX_SESSIONS, MAX_SUBSCRIPTIONS, Version,
+};
 
 const LEGACY: Version = Version::V2025_11_25;
 
@@ -225,6 +227,26 @@ async fn a_subscription_over_the_limit_is_not_sent_to_the_server() {
     assert!(sent.iter().all(|seen| seen.params["uri"] != over_limit));
     // A repeated subscription does not count again.
     fixture.done(&client, "resources/subscribe", uri(0)).await;
+}
+
+#[tokio::test]
+async fn a_client_without_a_session_of_its_own_cannot_subscribe() {
+    for version in [LEGACY, Version::V2026_07_28] {
+        let server = Server::new(version);
+        *server.resources.lock() = json!([{"uri": "a://1", "name": "a"}]);
+        let fixture = Fixture::sole(&server);
+        let uri = || json!({"uri": "a://1"});
+        for number in 0..=MAX_SESSIONS {
+            let capabilities = json!({"roots": {"n": number}});
+            let client = fixture.client_with(LEGACY, capabilities, &number.to_string());
+            let outcome = fixture.ask(&client, "resources/subscribe", uri()).await;
+            match number < MAX_SESSIONS {
+                true => assert!(outcome.is_ok(), "{number}: {outcome:?}"),
+                false => assert!(error(outcome).message.contains("too many sessions")),
+            }
+            assert!(fixture.ask(&client, "resources/read", uri()).await.is_ok());
+        }
+    }
 }
 
 #[tokio::test]

@@ -43,6 +43,37 @@ async fn a_tool_is_listed_and_called_under_its_exposed_name_in_both_eras() {
 }
 
 #[tokio::test]
+async fn a_tool_whose_name_apis_of_models_refuse_is_judged_and_called_by_its_own_name() {
+    each_row_async(ERAS, async |version| {
+        let own = ["files.read", "files/read", "files:read", "files_read"];
+        let server = Server::new(version);
+        *server.tools.lock() = json!(own.map(tool));
+        let fixture = Fixture::of(&[("kb", &server)]);
+        let client = fixture.client(version);
+        let names = fixture.names(&client, "tools/list").await;
+        assert_eq!(names.len(), own.len(), "{names:?}");
+        for (exposed, own) in names.iter().zip(own) {
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+            assert!(exposed.bytes().all(fits), "{exposed}");
+            let answer = fixture.ask(&client, "tools/call", json!({"name": exposed}));
+            assert_eq!(parsed(&answer.await)["seen"]["name"], own);
+        }
+        let requests = fixture.judge.requests.lock();
+        let calls = requests
+            .iter()
+            .filter(|(_, method, _)| method == "tools/call");
+        let judged: Vec<_> = calls.map(|(_, _, params)| params.clone()).collect();
+        let sent: Vec<_> = server
+            .sent("tools/call")
+            .iter()
+            .map(|call| call.params.clone())
+            .collect();
+        assert_eq!(judged, sent);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_name_that_is_not_exposed_is_unknown() {
     let server = Server::new(Version::V2025_11_25);
     let fixture = Fixture::of(&[("one", &server)]);

@@ -76,12 +76,17 @@ impl Gateway {
 
     /// The state of a mount in `GET /health`.
     pub fn state(&self, server: &str) -> String {
+        let health = self.health();
+        health["servers"][server].as_str().unwrap().to_owned()
+    }
+
+    /// The response to `GET /health`, as the first container sees it.
+    pub fn health(&self) -> Value {
         let mut stream = self.connect(FIRST);
         stream
             .write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             .unwrap();
-        let health = read_reply(&mut stream).unwrap().json();
-        health["servers"][server].as_str().unwrap().to_owned()
+        read_reply(&mut stream).unwrap().json()
     }
 
     /// Opens a connection to the gateway from a container's address.
