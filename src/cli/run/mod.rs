@@ -22,6 +22,7 @@ mod protected;
 mod registration;
 mod report;
 mod search;
+mod secrets;
 mod signals;
 mod specification;
 mod terminal;
