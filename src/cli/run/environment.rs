@@ -75,12 +75,8 @@ pub fn environment(
     let mut variables: BTreeMap<OsString, OsString> = env::vars_os()
         .filter(|(name, value)| !is_dropped(&name.to_string_lossy(), &value.to_string_lossy()))
         .map(|(name, value)| {
-            let (key, text) = (name.to_string_lossy(), value.to_string_lossy());
-            let value = match is_secret(&key, &text) && !is_placeholder(&text) {
-                true => placeholder(&key).into(),
-                false => value,
-            };
-            (name, value)
+            let masked = masked(&name.to_string_lossy(), &value.to_string_lossy());
+            (name, masked.map_or(value, OsString::from))
         })
         .collect();
     let own = [("HOME", home.as_os_str()), ("TMPDIR", "/tmp".as_ref())];
@@ -103,6 +99,20 @@ pub fn environment(
         variables.insert(name.into(), value.into());
     }
     variables.into_iter().collect()
+}
+
+/// The placeholder for the value of a variable; `None` if the value is no secret.
+fn masked(name: &str, value: &str) -> Option<String> {
+    (is_secret(name, value) && !is_placeholder(value)).then(|| placeholder(name))
+}
+
+/// The variables of this process in whose place [`environment`] puts placeholders, by placeholder.
+pub fn masked_variables() -> BTreeMap<String, String> {
+    let variables = env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok()?;
+        Some((masked(&name, &value.to_string_lossy())?, name))
+    });
+    variables.collect()
 }
 
 fn is_dropped(name: &str, value: &str) -> bool {

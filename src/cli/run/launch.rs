@@ -14,6 +14,7 @@ use tokio::time::{Interval, MissedTickBehavior, timeout};
 use super::Run;
 use super::appliance::{self, Appliance};
 use super::directories::{self, RunDirectories};
+use super::environment::masked_variables;
 use super::file_watch::FileWatch;
 use super::learned_file::LearnedFile;
 use super::logins::Logins;
@@ -315,7 +316,7 @@ fn announce(logins: &Logins) {
 
 /// Makes the report from the audit log of this run's appliance; empty if the log cannot be opened.
 fn read_audit(path: &Path) -> Report {
-    let mut report = Report::default();
+    let mut report = Report::new(masked_variables());
     let Ok(file) = File::open(path) else {
         return report;
     };

@@ -92,14 +92,6 @@ fn no_line_is_lost_and_the_order_is_kept_in_a_file_that_is_both_output_streams()
             assert!(written == lines, "{redirection}: {} lines", written.len());
         },
     );
-    // Two streams in two files, of which one is appended to.
-    let status = person
-        .command(&["--quiet"], &["sh", "-c", script])
-        .stdout(File::create(&file).unwrap())
-        .stderr(File::options().append(true).open(&file).unwrap())
-        .status();
-    assert!(status.unwrap().success());
-    assert!(fs::read_to_string(&file).unwrap().contains("err299"));
 }
 
 #[test]
