@@ -116,7 +116,8 @@ impl Parts {
         placeholders: &mut Placeholders,
     ) -> Result<Self, Failure> {
         // The forwarder creates the namespaces while the appliance starts.
-        let sandbox = sandbox::start(Path::new(sandbox::SELF_EXE))?;
+        let mut sandbox = sandbox::start(Path::new(sandbox::SELF_EXE))?;
+        sandbox.host_ports.clone_from(&run.host_ports);
         let (mut appliance, socket) = match &run.server {
             Some(socket) => (None, socket.clone()),
             None => {
@@ -294,8 +295,8 @@ fn start_appliance(
     if let Some(logins) = logins.as_ref().filter(|_| !run.quiet) {
         announce(logins);
     }
-    let (config, allow) = (run.config.clone(), run.allow.clone());
-    Appliance::start(config, allow, logins.as_ref(), directories, kept)
+    let allowed = (run.allow.clone(), run.host_ports.clone());
+    Appliance::start(run.config.clone(), allowed, logins.as_ref(), directories, kept)
 }
 
 /// Prints the logins that the command may use, and why others are not used.

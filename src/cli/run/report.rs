@@ -16,6 +16,12 @@ use crate::cli::exit::printable;
 /// Limit on the pairs of host and remedy that are counted separately; denials of further pairs are
 /// counted together. Also the limit on the files that are listed; further files are counted.
 const MAX_LINES: usize = 200;
+/// The codes of denials of a host, a port or an address.
+const DESTINATIONS: [Code; 3] = [
+    Code::DomainNotAllowed,
+    Code::PortNotAllowed,
+    Code::AddressNotAllowed,
+];
 /// The ports that an entry of the allowlist permits by default.
 const USUAL_PORTS: [u64; 2] = [80, 443];
 
@@ -115,6 +121,9 @@ impl Report {
         }
         let code = text("code");
         let (what, remedy) = match code {
+            _ if super::is_loopback(host) && DESTINATIONS.iter().any(|c| c.as_str() == code) => {
+                (format!("{host}:{port}"), format!("--allow-host-port {port}"))
+            }
             _ if code == Code::DomainNotAllowed.as_str() && is_own(host) => (
                 host.to_owned(),
                 format!("{code}: this is the sandbox itself, which is at 127.0.0.1"),
