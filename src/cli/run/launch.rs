@@ -27,7 +27,7 @@ use super::signals::{SignalEvent, Signals};
 use super::specification::{Prepared, specification};
 use super::terminal::{HostTerminal, Streams, stop_ourselves};
 use super::watched::WatchedFlows;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, code};
 use crate::sandbox::{self, Event, Refused, Sandbox};
 
 /// Time limit for the renewal of a lease.
@@ -42,6 +42,12 @@ impl From<Refused> for Failure {
 /// Runs the command and returns its exit code.
 pub fn launch(run: Run) -> Result<u8, Failure> {
     close_inherited();
+    if sandbox::is_inside() {
+        let message = "this is a sandbox of unified-proxy already, and a sandbox cannot make another one: \
+                       start the command without `unified-proxy run`, since it is confined as it is. If \
+                       it needs other permissions, end the outer run and start it with their flags";
+        return Err(Failure::new(code::UNAVAILABLE, message));
+    }
     let directories = RunDirectories::find(&run.write, &run.read)?;
     let kept = directories::kept_state(&directories)?;
     let learn = run.learn.as_deref().map(LearnedFile::open).transpose()?;
