@@ -59,7 +59,12 @@ fn first_of(request: &Request) -> Option<String> {
     let decoded: Cow<'_, [u8]> = percent_decode(query.as_bytes()).into();
     find(&decoded)
         .or_else(|| find(request.path.normal().as_bytes()))
-        .or_else(|| request.headers.values().find_map(|value| find(value.as_bytes())))
+        .or_else(|| {
+            request
+                .headers
+                .values()
+                .find_map(|value| find(value.as_bytes()))
+        })
         .or_else(|| find_basic(&request.headers))
 }
 

@@ -22,9 +22,23 @@ const JAVA: &str = "JAVA_TOOL_OPTIONS";
 /// Options of the JVM with paths of the host, without which it does not start.
 const JAVA_AGENTS: [&str; 2] = ["-agentpath:", "-javaagent:"];
 
+/// The directory below the home directory in which the command may install programs. The user's own
+/// directories for them are read-only.
+const INSTALLED: &str = ".installed";
+/// Variables with the place at which a tool installs programs, each with the path below
+/// [`INSTALLED`]: npm, Cargo, uv, pipx, Go.
+const INSTALLERS: [(&str, &str); 7] = [
+    ("npm_config_prefix", ""),
+    ("CARGO_INSTALL_ROOT", ""),
+    ("GOBIN", "bin"),
+    ("PIPX_BIN_DIR", "bin"),
+    ("PIPX_HOME", "pipx"),
+    ("UV_TOOL_BIN_DIR", "bin"),
+    ("UV_TOOL_DIR", "uv"),
+];
 /// Variables that are dropped: they name sockets and sessions of the host, or files that do not
 /// exist in the sandbox.
-const DROPPED: [&str; 20] = [
+const DROPPED: [&str; 21] = [
     "BASH_ENV",
     "CONTAINER_HOST",
     "DBUS_SESSION_BUS_ADDRESS",
@@ -37,6 +51,8 @@ const DROPPED: [&str; 20] = [
     "KUBECONFIG",
     "LISTEN_FDS",
     "NOTIFY_SOCKET",
+    // npm would read it besides the variable in lower case.
+    "NPM_CONFIG_PREFIX",
     "SSH_AGENT_PID",
     "SSH_AUTH_SOCK",
     "SSH_TTY",
@@ -62,11 +78,11 @@ const KEPT: [&str; 4] = [
 /// one of the same name.
 ///
 /// - the variables of this process that are not dropped, with placeholders for secrets
-/// - `HOME` and `TMPDIR`
+/// - `HOME`, `TMPDIR` and those of [`INSTALLERS`]
 /// - `proxy`, with what the caller's `NO_PROXY` and `JAVA_TOOL_OPTIONS` add to it
 /// - `keys`: placeholders for credentials that the proxy injects
 ///
-/// Appends [`OWN_PROGRAMS`] to `PATH` if `PATH` is not empty. Returns the variables sorted by name.
+/// If `PATH` is not empty, the programs in [`INSTALLED`] come first and [`OWN_PROGRAMS`] last. Returns the variables sorted by name.
 pub fn environment(
     home: &Path,
     proxy: Vec<(&str, String)>,
@@ -81,11 +97,22 @@ pub fn environment(
         .collect();
     let own = [("HOME", home.as_os_str()), ("TMPDIR", "/tmp".as_ref())];
     variables.extend(own.map(|(name, value)| (name.into(), value.to_owned())));
-    // At the end of `PATH`, so that the user's programs are found first.
+    let installed = home.join(INSTALLED);
+    for (name, place) in INSTALLERS {
+        variables.insert(name.into(), installed.join(place).into());
+    }
     let path = variables.get_mut(OsStr::new("PATH"));
     if let Some(path) = path.filter(|path| !path.is_empty()) {
-        path.push(":");
-        path.push(OWN_PROGRAMS);
+        let mut all = installed.join("bin").into_os_string();
+        for part in [
+            OsStr::new(":"),
+            path,
+            OsStr::new(":"),
+            OWN_PROGRAMS.as_ref(),
+        ] {
+            all.push(part);
+        }
+        *path = all;
     }
     for (name, value) in proxy {
         let value = match name {

@@ -302,7 +302,13 @@ fn start_appliance(
         announce(logins);
     }
     let allowed = (run.allow.clone(), run.host_ports.clone());
-    Appliance::start(run.config.clone(), allowed, logins.as_ref(), directories, kept)
+    Appliance::start(
+        run.config.clone(),
+        allowed,
+        logins.as_ref(),
+        directories,
+        kept,
+    )
 }
 
 /// Prints the logins that the command may use, and why others are not used.

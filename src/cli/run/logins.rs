@@ -212,7 +212,9 @@ mod tests {
     #[test]
     fn the_keys_and_their_domains_are_those_of_the_shipped_entries() {
         for (key, domain) in KEYS {
-            let from_key = SHIPPED.split("  - ").find(|entry| entry.contains(&format!("${{{key}")));
+            let from_key = SHIPPED
+                .split("  - ")
+                .find(|entry| entry.contains(&format!("${{{key}")));
             let entry = from_key.unwrap_or_else(|| panic!("{key}"));
             assert!(entry.contains(domain), "{key}: {entry}");
             assert!(is_injected(key, &format!("api.{domain}")) && is_injected(key, domain));

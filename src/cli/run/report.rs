@@ -121,9 +121,10 @@ impl Report {
         }
         let code = text("code");
         let (what, remedy) = match code {
-            _ if super::is_loopback(host) && DESTINATIONS.iter().any(|c| c.as_str() == code) => {
-                (format!("{host}:{port}"), format!("--allow-host-port {port}"))
-            }
+            _ if super::is_loopback(host) && DESTINATIONS.iter().any(|c| c.as_str() == code) => (
+                format!("{host}:{port}"),
+                format!("--allow-host-port {port}"),
+            ),
             _ if code == Code::DomainNotAllowed.as_str() && is_own(host) => (
                 host.to_owned(),
                 format!("{code}: this is the sandbox itself, which is at 127.0.0.1"),
@@ -322,11 +323,41 @@ mod tests {
                 "--with-logins   (the command has a placeholder for $ANTHROPIC_API_KEY)",
                 "credential_misuse",
             ),
-            ("a.example.com", "credential_misuse", "p1", "$ANTHROPIC_API_KEY", "--with-logins"),
-            ("a.example.com", "credential_misuse", "p2", "$MY_TOKEN", "--with-logins"),
-            ("a.example.com", "credential_misuse", "p3", "credential_misuse", "$"),
-            ("unified-proxy", "domain_not_allowed", "", "the sandbox itself", "--allow"),
-            ("sandbox", "domain_not_allowed", "", "the sandbox itself", "--allow"),
+            (
+                "a.example.com",
+                "credential_misuse",
+                "p1",
+                "$ANTHROPIC_API_KEY",
+                "--with-logins",
+            ),
+            (
+                "a.example.com",
+                "credential_misuse",
+                "p2",
+                "$MY_TOKEN",
+                "--with-logins",
+            ),
+            (
+                "a.example.com",
+                "credential_misuse",
+                "p3",
+                "credential_misuse",
+                "$",
+            ),
+            (
+                "unified-proxy",
+                "domain_not_allowed",
+                "",
+                "the sandbox itself",
+                "--allow",
+            ),
+            (
+                "sandbox",
+                "domain_not_allowed",
+                "",
+                "the sandbox itself",
+                "--allow",
+            ),
         ] {
             let mut report = Report::new(masked.clone().into());
             report.add(&json!({

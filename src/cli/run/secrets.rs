@@ -46,11 +46,55 @@ const DOUBTFUL_WORDS: [&str; 14] = [
 ];
 /// Last words of names that describe a secret: a plain value is not the secret itself.
 const PROPERTIES: [&str; 49] = [
-    "age", "alg", "algorithm", "audience", "backend", "class", "count", "days", "dir", "domain",
-    "enabled", "expiration", "expires", "expiry", "file", "format", "header", "helper", "host",
-    "hours", "id", "in", "issuer", "length", "lifetime", "limit", "max", "method", "min", "minutes",
-    "mode", "name", "path", "policy", "port", "prefix", "provider", "scope", "scopes", "seconds",
-    "size", "store", "timeout", "ttl", "type", "uri", "url", "user", "version",
+    "age",
+    "alg",
+    "algorithm",
+    "audience",
+    "backend",
+    "class",
+    "count",
+    "days",
+    "dir",
+    "domain",
+    "enabled",
+    "expiration",
+    "expires",
+    "expiry",
+    "file",
+    "format",
+    "header",
+    "helper",
+    "host",
+    "hours",
+    "id",
+    "in",
+    "issuer",
+    "length",
+    "lifetime",
+    "limit",
+    "max",
+    "method",
+    "min",
+    "minutes",
+    "mode",
+    "name",
+    "path",
+    "policy",
+    "port",
+    "prefix",
+    "provider",
+    "scope",
+    "scopes",
+    "seconds",
+    "size",
+    "store",
+    "timeout",
+    "ttl",
+    "type",
+    "uri",
+    "url",
+    "user",
+    "version",
 ];
 /// First words of names whose values are numbers.
 const QUANTITIES: [&str; 4] = ["max", "maximum", "min", "num"];
@@ -149,7 +193,9 @@ fn kind(name: &str) -> Kind {
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
     let ends = |word: &str| SECRET_ENDS.iter().any(|end| word.ends_with(end));
     let mut pairs = words.iter().zip(words.iter().skip(1));
-    let is_secret = words.iter().any(|word| SECRET_WORDS.contains(word) || ends(word))
+    let is_secret = words
+        .iter()
+        .any(|word| SECRET_WORDS.contains(word) || ends(word))
         || pairs.any(|(first, second)| ends(&format!("{first}{second}")));
     let is_doubtful = |word: &&str| DOUBTFUL_WORDS.contains(word) || word.ends_with("tokens");
     let is_property = words.last().is_some_and(|word| PROPERTIES.contains(word));
@@ -174,7 +220,12 @@ fn is_plain(value: &str) -> bool {
         letters.len() <= MAX_WORD
             && letters.chars().all(|c| c.is_ascii_alphabetic())
             && (!has_lower
-                || letters.chars().skip(1).filter(char::is_ascii_uppercase).count() <= max_within)
+                || letters
+                    .chars()
+                    .skip(1)
+                    .filter(char::is_ascii_uppercase)
+                    .count()
+                    <= max_within)
     };
     let (scheme, rest) = value.split_once("://").unwrap_or_default();
     let rest = if scheme.is_empty() { value } else { rest };
@@ -210,16 +261,19 @@ fn has_secret_value(value: &str) -> bool {
 /// `Name: text`, `"name":"text"`.
 fn pairs(value: &str) -> impl Iterator<Item = (&str, &str)> {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    value.match_indices(['=', ':']).filter_map(move |(at, sign)| {
-        let before = value.get(..at)?.trim_end_matches(['"', '\'', ' ']);
-        let name = before.rsplit(|c| !is_of_name(c)).next()?;
-        let after = value.get(at + 1..)?.trim_start_matches(['"', '\'', ' ']);
-        let text = after.split(['"', '\'', ' ', '&', ';', ',', '\n']).next()?;
-        // A colon separates also the parts of URLs and of lists of paths.
-        let begins = before.strip_suffix(name)?;
-        let is_start = begins.is_empty() || begins.ends_with(['{', ',', ';', '"', '\'', '\n', ' ']);
-        (sign == "=" || is_start && !text.starts_with('/')).then_some((name, text))
-    })
+    value
+        .match_indices(['=', ':'])
+        .filter_map(move |(at, sign)| {
+            let before = value.get(..at)?.trim_end_matches(['"', '\'', ' ']);
+            let name = before.rsplit(|c| !is_of_name(c)).next()?;
+            let after = value.get(at + 1..)?.trim_start_matches(['"', '\'', ' ']);
+            let text = after.split(['"', '\'', ' ', '&', ';', ',', '\n']).next()?;
+            // A colon separates also the parts of URLs and of lists of paths.
+            let begins = before.strip_suffix(name)?;
+            let is_start =
+                begins.is_empty() || begins.ends_with(['{', ',', ';', '"', '\'', '\n', ' ']);
+            (sign == "=" || is_start && !text.starts_with('/')).then_some((name, text))
+        })
 }
 
 /// Whether a value is a URL with a password, or with a user name only, which may be a token.
@@ -274,15 +328,24 @@ mod tests {
                 ("TOKEN_FILE_URL", "https://f81d4fae7dec@example.com/"),
                 ("JWT_ID", "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"),
                 ("SENTRY_DSN", "https://f81d4fae7dec@sentry.example.com/1"),
-                ("AZURE_STORAGE_CONNECTION_STRING", "AccountName=a;AccountKey=b+c/d=="),
+                (
+                    "AZURE_STORAGE_CONNECTION_STRING",
+                    "AccountName=a;AccountKey=b+c/d==",
+                ),
                 ("BASIC_CREDENTIALS", "ada:hunter"),
                 ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20x"),
                 ("OTEL_EXPORTER_OTLP_HEADERS", "x-team=f81d4fae"),
                 ("MY_OPTIONS", "a=b,x-api-key=f81d4fae"),
                 ("MY_OPTIONS", "Authorization: Bearer f81d4fae"),
-                ("MY_OPTIONS", "{\"user\": \"ada\", \"password\": \"hunter\"}"),
+                (
+                    "MY_OPTIONS",
+                    "{\"user\": \"ada\", \"password\": \"hunter\"}",
+                ),
                 ("MY_OPTIONS", "--token=f81d4fae"),
-                ("JDBC_URL", "jdbc:mysql://db.example.com/a?user=ada&password=hunter"),
+                (
+                    "JDBC_URL",
+                    "jdbc:mysql://db.example.com/a?user=ada&password=hunter",
+                ),
                 ("CONN", "Server=db;User Id=ada;Password=hunter;"),
                 ("SOMETHING", "sk_live_0123456789"),
                 ("SOMETHING", "gsk_0123456789"),

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::{read_only, without_parents};
+use super::{read_only, user, without_parents};
 use crate::sandbox::Entry;
 
 /// Directories of the system with programs and settings. [`system`] shows no other directory at the
@@ -42,7 +42,8 @@ const MAX_LINKS: usize = 40;
 pub const CERTIFICATES: &str = "/run/unified-proxy/certs";
 
 /// Entries that every sandbox has besides the system: its own directories, the proxy's CA, a bundle
-/// with this CA in place of the system's bundles, and name resolution through the proxy only.
+/// with this CA in place of the system's bundles, name resolution through the proxy only, and an
+/// account for the user.
 pub fn own(home: &Path, certificates: &Path) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (at, mode) in [
@@ -64,6 +65,7 @@ pub fn own(home: &Path, certificates: &Path) -> Vec<Entry> {
     });
     entries.push(read_only(certificates, Path::new(CERTIFICATES)));
     entries.extend(network_settings());
+    entries.extend(user::missing(home));
     for at in ROOTS.map(Path::new) {
         if let Some(at) = plain_file(at) {
             entries.push(read_only(&certificates.join("ca-bundle.pem"), &at));
@@ -186,7 +188,7 @@ fn is_shown(path: &Path) -> bool {
 }
 
 /// The target of a path, if it is a file.
-fn plain_file(path: &Path) -> Option<PathBuf> {
+pub(super) fn plain_file(path: &Path) -> Option<PathBuf> {
     fs::canonicalize(path).ok().filter(|path| path.is_file())
 }
 

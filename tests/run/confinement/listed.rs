@@ -313,8 +313,13 @@ fn nothing_is_listed_in_a_directory_that_cannot_be_written_to() {
             let mount = "mount --bind . .; mount -o remount,ro,bind .; cd \"$PWD\"; exec \"$@\"";
             let mut unshare = Command::new("unshare");
             unshare.args(["--mount", "sh", "-ec", mount, "sh"]);
-            unshare.arg(run.get_program()).args(run.get_args()).env_clear();
-            let variables = run.get_envs().filter_map(|(name, value)| Some((name, value?)));
+            unshare
+                .arg(run.get_program())
+                .args(run.get_args())
+                .env_clear();
+            let variables = run
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?)));
             let ran = Ran::of(unshare.envs(variables).current_dir(&closed));
             assert_eq!(ran.code, Some(1), "{ran:?}");
             assert!(!ran.stderr.contains("closed/"), "{ran:?}");
@@ -355,7 +360,11 @@ fn files_of_another_user_that_were_there_are_not_listed() {
             let mut command = person.command(&[], &["sh", "-c", script]);
             let ran = Ran::of(command.current_dir(person.base().join(directory)));
             let below = format!("  {}/", person.base().join(directory).display());
-            let lines: Vec<_> = ran.stderr.lines().filter_map(|line| line.strip_prefix(&below)).collect();
+            let lines: Vec<_> = ran
+                .stderr
+                .lines()
+                .filter_map(|line| line.strip_prefix(&below))
+                .collect();
             assert_eq!(lines, expected, "{ran:?}");
             let _ = fs::remove_dir_all(shared.join("new"));
         }

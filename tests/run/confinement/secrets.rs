@@ -226,11 +226,17 @@ fn plain_settings_reach_the_command_and_options_of_the_user_are_kept() {
     ];
     let masked = [
         ("DB_PASS", "summer"),
-        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20summer"),
+        (
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "authorization=Bearer%20summer",
+        ),
     ];
     let merged = [
         ("no_proxy", "app.localhost,.corp.example.com"),
-        ("JAVA_TOOL_OPTIONS", "-Dmy.option=1 -Dmy.password=summer -javaagent:/host/agent.jar"),
+        (
+            "JAVA_TOOL_OPTIONS",
+            "-Dmy.option=1 -Dmy.password=summer -javaagent:/host/agent.jar",
+        ),
     ];
     let all = kept.iter().chain(&masked).chain(&merged);
     let all = all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -249,12 +255,20 @@ fn plain_settings_reach_the_command_and_options_of_the_user_are_kept() {
     assert!(!printed.contains("summer"), "{printed}");
     for name in ["NO_PROXY", "no_proxy"] {
         let hosts: Vec<_> = env[name].split(',').collect();
-        assert!(hosts.contains(&"app.localhost") && hosts.contains(&"localhost"), "{hosts:?}");
+        assert!(
+            hosts.contains(&"app.localhost") && hosts.contains(&"localhost"),
+            "{hosts:?}"
+        );
         assert!(!env[name].contains("example.com"), "{hosts:?}");
     }
     let java = env["JAVA_TOOL_OPTIONS"];
-    assert!(java.starts_with("-Dmy.option=1 -Dhttp.proxyHost="), "{java}");
-    person.env.push(("ENV".to_owned(), "/host/start.sh".to_owned()));
+    assert!(
+        java.starts_with("-Dmy.option=1 -Dhttp.proxyHost="),
+        "{java}"
+    );
+    person
+        .env
+        .push(("ENV".to_owned(), "/host/start.sh".to_owned()));
     let ran = person.sh(&[], "echo ${ENV-unset}");
     assert_eq!(ran.ok(), "unset\n");
 }

@@ -16,12 +16,26 @@ fn only_the_given_ports_of_the_hosts_loopback_are_reached() {
     let flags = ["--allow-host-port", &flag];
     each_row(
         [
-            (&flags[..], format!("curl -sSf http://localhost:{port}/zen"), true),
-            (&flags, format!("curl -sSf http://127.0.0.1:{port}/zen"), true),
-            (&flags, format!("curl -sSf --noproxy '' http://localhost:{port}/zen"), true),
+            (
+                &flags[..],
+                format!("curl -sSf http://localhost:{port}/zen"),
+                true,
+            ),
             (
                 &flags,
-                format!("python3 -c 'import urllib.request as u; u.urlopen(\"http://localhost:{port}/zen\")'"),
+                format!("curl -sSf http://127.0.0.1:{port}/zen"),
+                true,
+            ),
+            (
+                &flags,
+                format!("curl -sSf --noproxy '' http://localhost:{port}/zen"),
+                true,
+            ),
+            (
+                &flags,
+                format!(
+                    "python3 -c 'import urllib.request as u; u.urlopen(\"http://localhost:{port}/zen\")'"
+                ),
                 true,
             ),
             (
@@ -29,18 +43,42 @@ fn only_the_given_ports_of_the_hosts_loopback_are_reached() {
                 format!("head -c 1000000 /dev/zero | curl -sSf -T - http://localhost:{port}/echo"),
                 true,
             ),
-            (&flags, format!("curl -sf http://localhost:{other}/zen"), false),
-            (&flags, format!("curl -sf --noproxy '' http://localhost:{other}/zen"), false),
-            (&flags, format!("curl -sf --noproxy '' http://127.0.0.2:{port}/zen"), false),
-            (&flags, format!("curl -sf -H 'Host: a.example.com' http://localhost:{port}/zen"), false),
+            (
+                &flags,
+                format!("curl -sf http://localhost:{other}/zen"),
+                false,
+            ),
+            (
+                &flags,
+                format!("curl -sf --noproxy '' http://localhost:{other}/zen"),
+                false,
+            ),
+            (
+                &flags,
+                format!("curl -sf --noproxy '' http://127.0.0.2:{port}/zen"),
+                false,
+            ),
+            (
+                &flags,
+                format!("curl -sf -H 'Host: a.example.com' http://localhost:{port}/zen"),
+                false,
+            ),
             (&[], format!("curl -sf http://localhost:{port}/zen"), false),
-            (&["--allow", "*.example.com"], format!("curl -sf --noproxy '' http://localhost:{port}/zen"), false),
+            (
+                &["--allow", "*.example.com"],
+                format!("curl -sf --noproxy '' http://localhost:{port}/zen"),
+                false,
+            ),
         ],
         |(flags, script, is_reached)| {
             let before = person.origin.seen().len();
             let ran = Ran::of(&mut person.bare(flags, &["sh", "-c", &script]));
             assert_eq!(ran.code == Some(0), is_reached, "{ran:?}");
-            assert_eq!(person.origin.seen().len() - before, usize::from(is_reached), "{ran:?}");
+            assert_eq!(
+                person.origin.seen().len() - before,
+                usize::from(is_reached),
+                "{ran:?}"
+            );
         },
     );
     let denied = format!("curl -s --noproxy '' http://localhost:{other}/zen");

@@ -262,13 +262,24 @@ fn the_report_names_the_variable_of_a_placeholder_and_the_flag_that_injects_it()
     let ran = person.sh(&[], script);
     let line = |host: &str| {
         let mut lines = ran.stderr.lines();
-        lines.find(|line| line.starts_with(&format!("  {host} "))).unwrap_or_else(|| panic!("{ran:?}"))
+        lines
+            .find(|line| line.starts_with(&format!("  {host} ")))
+            .unwrap_or_else(|| panic!("{ran:?}"))
     };
     each_row(
         [
-            ("api.anthropic.com", "--with-logins   (the command has a placeholder for $ANTHROPIC_API_KEY)"),
-            ("api.openai.com", "credential_misuse   (a placeholder for $MY_TOKEN;"),
-            ("github.com", "credential_misuse   (a placeholder for $ANTHROPIC_API_KEY;"),
+            (
+                "api.anthropic.com",
+                "--with-logins   (the command has a placeholder for $ANTHROPIC_API_KEY)",
+            ),
+            (
+                "api.openai.com",
+                "credential_misuse   (a placeholder for $MY_TOKEN;",
+            ),
+            (
+                "github.com",
+                "credential_misuse   (a placeholder for $ANTHROPIC_API_KEY;",
+            ),
             ("unified-proxy", "this is the sandbox itself"),
         ],
         |(host, says)| assert!(line(host).contains(says), "{}", line(host)),

@@ -2,12 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::process::Command;
 
 use testkit::each_row;
 
 use crate::fixture::{Person, is_root};
-use crate::support::Ran;
 
 #[test]
 fn allowed_names_resolve_and_other_names_do_not_exist() {
@@ -95,14 +93,22 @@ fn names_resolve_wherever_the_links_of_the_system_lead() {
             "cat /etc/resolv.conf; getent ahosts unified-proxy | awk '{print $1}' | sort -u; dig +short api.example.com",
         ],
     );
-    let outside = "mount -t tmpfs none /mnt; mkdir /mnt/wsl; echo nameserver 192.0.2.1 >/mnt/wsl/resolv.conf; \
-        cp /etc/hosts /mnt/wsl/hosts; mount --bind \"$0\" /etc; exec \"$@\"";
+    let wsl = "mount -t tmpfs none /mnt; mkdir /mnt/wsl; cp /etc/resolv.conf /etc/hosts /mnt/wsl";
     each_row(
         [
             vec![("resolv.conf", "/mnt/wsl/resolv.conf")],
-            vec![("resolv.conf", "../mnt/wsl/resolv.conf"), ("hosts", "../mnt/wsl/hosts")],
-            vec![("resolv.conf", "/var/lib/own/resolv.conf"), ("hosts", "/home/own/hosts")],
-            vec![("resolv.conf", "/var/run/own/resolv.conf"), ("hosts", "/run/own/hosts")],
+            vec![
+                ("resolv.conf", "../mnt/wsl/resolv.conf"),
+                ("hosts", "../mnt/wsl/hosts"),
+            ],
+            vec![
+                ("resolv.conf", "/var/lib/own/resolv.conf"),
+                ("hosts", "/home/own/hosts"),
+            ],
+            vec![
+                ("resolv.conf", "/var/run/own/resolv.conf"),
+                ("hosts", "/run/own/hosts"),
+            ],
             vec![
                 ("resolv.conf", "static/resolv.conf"),
                 ("hosts", "/etc/static/hosts"),
@@ -114,20 +120,14 @@ fn names_resolve_wherever_the_links_of_the_system_lead() {
             ],
         ],
         |links| {
-            let etc = tempfile::tempdir_in(person.base()).unwrap();
-            let copied = Command::new("cp").args(["-a", "/etc/."]).arg(etc.path()).status();
-            assert!(copied.unwrap().success());
-            fs::create_dir(etc.path().join("real")).unwrap();
-            for (name, to) in &links {
-                let at = etc.path().join(name);
-                let _ = fs::remove_file(&at);
-                symlink(to, at).unwrap();
-            }
-            let mut unshare = Command::new("unshare");
-            unshare.args(["--mount", "sh", "-ec", outside]).arg(etc.path());
-            unshare.arg(run.get_program()).args(run.get_args()).env_clear();
-            let variables = run.get_envs().filter_map(|(name, value)| Some((name, value?)));
-            let ran = Ran::of(unshare.envs(variables).current_dir(person.work()));
+            let ran = person.run_with_etc(&run, wsl, |etc| {
+                fs::create_dir(etc.join("real")).unwrap();
+                for (name, to) in &links {
+                    let at = etc.join(name);
+                    let _ = fs::remove_file(&at);
+                    symlink(to, at).unwrap();
+                }
+            });
             assert_eq!(
                 ran.ok(),
                 "nameserver 127.0.0.1\noptions timeout:30 attempts:2\n127.0.0.1\n127.0.0.1\n",

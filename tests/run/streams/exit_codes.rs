@@ -136,7 +136,10 @@ fn run_in_a_sandbox_says_that_it_is_one_and_what_to_do() {
         |script| {
             let ran = person.sh(&["--quiet"], script);
             assert_eq!(ran.code, Some(69), "{ran:?}");
-            for part in ["sandbox of unified-proxy already", "without `unified-proxy run`"] {
+            for part in [
+                "sandbox of unified-proxy already",
+                "without `unified-proxy run`",
+            ] {
                 assert!(ran.stderr.contains(part), "{ran:?}");
             }
         },

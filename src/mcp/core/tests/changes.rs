@@ -487,9 +487,7 @@ async fn messages_of_a_shared_session_reach_only_subscribed_clients() {
     );
     // Subscribed again after an unsubscription, which a shared session only forgets.
     for method in ["resources/unsubscribe", "resources/subscribe"] {
-        fixture
-            .done(&client, method, json!({"uri": "a://1"}))
-            .await;
+        fixture.done(&client, method, json!({"uri": "a://1"})).await;
         received(&mut events).await;
     }
     server
