@@ -430,7 +430,7 @@ fn dns_answers_lose_guarded_addresses() {
     assert_eq!(code(policy(&[]).dns_answer(&mut flow, &mut answer)), None);
     assert_eq!(
         answer.addresses,
-        ["8.8.8.8".parse::<std::net::IpAddr>().unwrap()]
+        ["8.8.8.8".parse::<IpAddr>().unwrap()]
     );
 }
 

@@ -14,7 +14,7 @@ fn a_user_of_a_directory_service_has_an_account_in_the_sandbox() {
     };
     let script = "id -un; id -gn; getent passwd $(id -u) | cut -d: -f1,6; \
         python3 -c 'import getpass, os, pwd; print(pwd.getpwuid(os.getuid()).pw_dir)'; \
-        cd && echo ~$(id -un)";
+        eval echo ~$(id -un)";
     let without_account = |etc: &std::path::Path| {
         for file in ["passwd", "group"] {
             let text = fs::read_to_string(etc.join(file)).unwrap();
