@@ -45,7 +45,13 @@ fn tools_below_the_home_directory_have_their_libraries_and_no_other_files_are_vi
     ] {
         person.write(file, "text");
     }
-    let on_path = [".venvs/app/bin", "miniconda3/bin", "opt/node/bin", ".some-tool/bin", ".local/bin"];
+    let on_path = [
+        ".venvs/app/bin",
+        "miniconda3/bin",
+        "opt/node/bin",
+        ".some-tool/bin",
+        ".local/bin",
+    ];
     with_path(&mut person, &on_path);
     let script = "python -c 'import own, sys; print(own.x, sys.prefix)'; cd; \
         find .venvs/app miniconda3 opt .some-tool .local/share -type f | grep -v site-packages | grep -v /bin/ | sort; \
@@ -68,13 +74,24 @@ fn npm_installs_a_program_that_is_then_on_path_and_ends_with_the_run() {
     };
     let manifest = r#"{ "name": "own-tool", "version": "1.0.0", "bin": { "own-tool": "run.js" } }"#;
     person.write("project/package/package.json", manifest);
-    person.write("project/package/run.js", "#!/usr/bin/env node\nconsole.log('installed')\n");
+    person.write(
+        "project/package/run.js",
+        "#!/usr/bin/env node\nconsole.log('installed')\n",
+    );
     // Directories of the user for installed programs.
-    for file in [".npm-global/bin/x", ".local/bin/x", ".cargo/bin/x", "go/bin/x"] {
+    for file in [
+        ".npm-global/bin/x",
+        ".local/bin/x",
+        ".cargo/bin/x",
+        "go/bin/x",
+    ] {
         person.write(file, "");
     }
     with_path(&mut person, &[".npm-global/bin", ".local/bin"]);
-    person.env.push(("NPM_CONFIG_PREFIX".into(), person.home().join(".npm-global").display().to_string()));
+    person.env.push((
+        "NPM_CONFIG_PREFIX".into(),
+        person.home().join(".npm-global").display().to_string(),
+    ));
     let script = "npm install -g --offline --no-audit --no-fund ./package >&2 && own-tool && cd && command -v own-tool && \
         for place in \"$CARGO_INSTALL_ROOT/bin\" \"$GOBIN\" \"$UV_TOOL_BIN_DIR\" \"$PIPX_BIN_DIR\"; do \
         mkdir -p \"$place\" && printf '#!/bin/sh\\necho other' >\"$place/other\" && chmod +x \"$place/other\" && other; done";

@@ -428,10 +428,7 @@ fn dns_answers_lose_guarded_addresses() {
         addresses: resolved.iter().map(|a| a.parse().unwrap()).collect(),
     };
     assert_eq!(code(policy(&[]).dns_answer(&mut flow, &mut answer)), None);
-    assert_eq!(
-        answer.addresses,
-        ["8.8.8.8".parse::<IpAddr>().unwrap()]
-    );
+    assert_eq!(answer.addresses, ["8.8.8.8".parse::<IpAddr>().unwrap()]);
 }
 
 #[test]
