@@ -677,7 +677,7 @@ _unified__proxy() {
             return 0
             ;;
         unified__subcmd__proxy__subcmd__run)
-            opts="-h --repo --allow --mode --config --with-logins --write --read --learn --server --quiet --help"
+            opts="-h --repo --allow --allow-host-port --mode --config --with-logins --write --read --learn --server --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -688,6 +688,10 @@ _unified__proxy() {
                     return 0
                     ;;
                 --allow)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --allow-host-port)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -48,6 +48,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "ca" -d 
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "audit" -d 'The audit log'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l repo -d 'A repository that the command may use, also as its URL at github.com; may be repeated' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l allow -d 'A host that is allowed besides those of the configuration: HOST, *.HOST, or HOST:PORT for that port alone; may be repeated' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l allow-host-port -d 'A port of this machine, at 127.0.0.1, that the command may send HTTP requests to, at the same port of its own loopback; may be repeated' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l mode -d 'Who pushes: user or bot' -r -f -a "user\t''
 bot\t''"
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l config -d 'The directory of the configuration files [default: ~/.config/unified-proxy, /etc/unified-proxy, or the shipped allowlist]' -r -F

@@ -1,12 +1,14 @@
 //! The options of `run` that change the configuration of its appliance.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use addons::policy::{extend_allowlist, parse_entry};
+use addons::contract::Host;
+use addons::policy::{LOCALHOST, extend_allowlist, parse_entry};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{self, Config, ConfigErrors, Listen, Profile};
+use crate::config::{self, Config, ConfigErrors, Listen, Profile, StaticAddress};
 
 /// The options that `run` passes to its appliance.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -17,6 +19,8 @@ pub struct PrivateOptions {
     pub config: PathBuf,
     /// Host patterns that are added to the allowlist: `name`, or `name:port` for one port only.
     pub allow: Vec<String>,
+    /// Ports of this machine's loopback that are allowed, by the names `localhost` and `127.0.0.1`.
+    pub host_ports: Vec<u16>,
     /// A directory with a `credentials.yaml`, whose active entries are added to those of the
     /// configuration. An entry is left out if an active entry of the configuration has the same
     /// name, or if any entry of the configuration has one of the same hosts.
@@ -44,8 +48,23 @@ impl PrivateOptions {
         config.proxy.audit.path.clone_from(&self.audit);
         let mut allowlist = (*config.addons.allowlist).clone();
         // The command line was already checked with `parse_entry`, so no host is skipped here.
-        for entry in self.allow.iter().filter_map(|host| parse_entry(host).ok()) {
+        let loopback = Ipv4Addr::LOCALHOST;
+        let host_ports = self.host_ports.iter();
+        let host_ports = host_ports
+            .flat_map(|port| [format!("{LOCALHOST}:{port}"), format!("{loopback}:{port}")]);
+        let all: Vec<String> = self.allow.iter().cloned().chain(host_ports).collect();
+        for entry in all.iter().filter_map(|host| parse_entry(host).ok()) {
             extend_allowlist(&mut allowlist, entry);
+        }
+        if !self.host_ports.is_empty() {
+            config.addons.policy.host_ports.clone_from(&self.host_ports);
+            let answer = StaticAddress {
+                address: loopback.into(),
+                port: None,
+            };
+            let mut hosts = (*config.proxy.upstream.hosts).clone();
+            hosts.insert(Host::Name(LOCALHOST.into()), answer);
+            config.proxy.upstream.hosts = Arc::new(hosts);
         }
         config.addons.allowlist = Arc::new(allowlist);
         if let Some(logins) = &self.logins {

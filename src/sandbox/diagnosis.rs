@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::io;
+use std::path::Path;
 
 use super::handle::Refused;
+use super::machine::CERTIFICATES;
 use crate::exit_code as code;
 
 const APPARMOR: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
@@ -32,6 +34,8 @@ struct Machine {
     maximum: Option<String>,
     /// Whether a seccomp filter is in force, as in most containers.
     filtered: bool,
+    /// Whether there are the proxy's certificates, as in sandboxes of `scripts/sandbox`.
+    is_sandbox: bool,
 }
 
 impl Machine {
@@ -47,11 +51,16 @@ impl Machine {
             debian: read(DEBIAN),
             maximum: read(MAXIMUM),
             filtered: status.lines().any(|line| line == "Seccomp:\t2"),
+            is_sandbox: Path::new(CERTIFICATES).is_dir(),
         }
     }
 }
 
 fn advice(machine: &Machine) -> &'static str {
+    if machine.is_sandbox {
+        return "this is a sandbox of unified-proxy already: start the command without \
+                `unified-proxy run`, or start it on the host";
+    }
     if machine.maximum.as_deref() == Some("0") {
         return "user namespaces are switched off (sysctl user.max_user_namespaces is 0): \
                 set it to 10000 or so";
@@ -113,6 +122,14 @@ mod tests {
                         ..Machine::default()
                     },
                     "packaging/seccomp/unified-proxy.json",
+                ),
+                (
+                    Machine {
+                        is_sandbox: true,
+                        filtered: true,
+                        ..Machine::default()
+                    },
+                    "without `unified-proxy run`",
                 ),
                 (Machine::default(), "must be allowed"),
             ],

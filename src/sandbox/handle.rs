@@ -51,6 +51,8 @@ pub(super) struct Serve {
     /// The Unix listener to which connections are forwarded. If the first message has none, the
     /// forwarder closes its ports.
     pub(super) listener: Option<PathBuf>,
+    /// [`Sandbox::host_ports`], in the first message.
+    pub(super) host_ports: Vec<u16>,
 }
 
 /// A message to PID 1 or to the supervisor.
@@ -117,6 +119,9 @@ pub enum Event {
 
 /// A sandbox. Dropping it kills all processes inside.
 pub struct Sandbox {
+    /// Ports of the host's loopback that are at the same port inside. Set them before
+    /// [`Sandbox::begin`]. The proxy must permit them too.
+    pub host_ports: Vec<u16>,
     /// The first process: the forwarder or the supervisor.
     forwarder: Child,
     is_confined: bool,
@@ -159,6 +164,7 @@ fn start_as(program: &Path, first: &str, is_confined: bool) -> Result<Sandbox, R
         .spawn()
         .map_err(failed)?;
     Ok(Sandbox {
+        host_ports: Vec::new(),
         forwarder,
         is_confined,
         to_forwarder: Watched::new(to_forwarder).map_err(failed)?,
@@ -190,7 +196,10 @@ impl Sandbox {
     /// [`Sandbox::begin`] was called without a listener.
     pub fn forward_to(&self, listener: Option<&Path>) {
         let listener = listener.map(Path::to_owned);
-        let serve = Serve { listener };
+        let serve = Serve {
+            listener,
+            host_ports: self.host_ports.clone(),
+        };
         // Fails only if the forwarder has ended.
         let _ = self.to_forwarder.channel.send(&serve, &[]);
     }
@@ -246,6 +255,7 @@ impl Sandbox {
             is_confined,
             to_forwarder,
             pid1,
+            ..
         } = self;
         drop((to_forwarder, pid1));
         if is_confined {

@@ -32,7 +32,7 @@ mod system_calls;
 pub use channel::Channel;
 pub use forwarder::run as run_forwarder;
 pub use handle::{Ending, Event, Refused, SELF_EXE, Sandbox, Signalled, start, start_unconfined};
-pub use pid1::run as run_pid1;
+pub use pid1::{is_inside, run as run_pid1};
 pub use pseudo_terminal::PseudoTerminal;
 pub use session::run as run_session;
 pub use spec::{Access, Command, Entry, Spec, Terminal};

@@ -2,6 +2,7 @@
 //! orphans. When it ends, the kernel kills all processes inside.
 
 use std::convert::Infallible;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -27,6 +28,15 @@ const MULTIPLEXER: &str = "/dev/pts/ptmx";
 
 type Launcher = Channel<std::os::fd::BorrowedFd<'static>>;
 
+/// The name of the process, for `ps` and [`is_inside`].
+const NAME: &CStr = c"up-pid1";
+
+/// Whether this process is in a sandbox, of `run` or of an MCP server.
+pub fn is_inside() -> bool {
+    let name = std::fs::read("/proc/1/comm").unwrap_or_default();
+    name.strip_suffix(b"\n") == Some(NAME.to_bytes())
+}
+
 /// Runs as PID 1. Its standard input is the launcher's channel.
 pub fn run() -> ExitCode {
     let launcher = Channel::from_stdin();
@@ -38,7 +48,7 @@ pub fn run() -> ExitCode {
 
 fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
     // The name in `ps`; an error here is harmless.
-    let _ = rustix::thread::set_name(c"up-pid1");
+    let _ = rustix::thread::set_name(NAME);
     let step = "setting the parent-death signal of PID 1 (PR_SET_PDEATHSIG)";
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(Refused::internal(step))?;
     let (spec, streams) = receive_start(launcher)?;

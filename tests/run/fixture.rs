@@ -179,6 +179,32 @@ impl Person {
         self.run(flags, &["sh", "-c", script])
     }
 
+    /// Runs `command` in a mount namespace that has a changed copy of /etc. Root runs the script
+    /// `prepare` there first. Only for tests as root.
+    pub fn run_with_etc(
+        &self,
+        command: &Command,
+        prepare: &str,
+        change: impl FnOnce(&Path),
+    ) -> Ran {
+        let etc = tempfile::tempdir_in(self.base()).unwrap();
+        let mut copy = Command::new("cp");
+        copy.args(["-a", "/etc/."]).arg(etc.path());
+        assert!(copy.status().unwrap().success());
+        change(etc.path());
+        let script = format!("{prepare}\nmount --bind \"$0\" /etc; exec \"$@\"");
+        let mut unshare = Command::new("unshare");
+        unshare
+            .args(["--mount", "sh", "-ec", &script])
+            .arg(etc.path())
+            .arg(command.get_program())
+            .args(command.get_args())
+            .env_clear()
+            .current_dir(self.work());
+        let variables = command.get_envs();
+        Ran::of(unshare.envs(variables.filter_map(|(name, value)| Some((name, value?)))))
+    }
+
     /// Starts a command in a sandbox, with pipes as its three standard streams.
     pub fn spawn(&self, flags: &[&str], command: &[&str]) -> Child {
         self.command(flags, command)

@@ -24,3 +24,4 @@ mod confinement;
 mod life;
 mod requests;
 mod streams;
+mod toolchains;

@@ -28,16 +28,17 @@ pub fn placeholder(name: &str) -> String {
 /// Whether the text contains a placeholder.
 #[must_use]
 pub fn is_placeholder(text: &str) -> bool {
-    contains_placeholder(text.as_bytes())
+    find(text.as_bytes()).is_some()
 }
 
 /// Denies a request that has a placeholder in its path, its query or a header field. Must be called
 /// for each request to which no credential applies: no secret would replace the placeholder, and
-/// the upstream must not see it.
+/// the upstream must not see it. The placeholder is the rule of the denial: whoever gave the
+/// placeholder to the container knows from it which credential was sent.
 pub(super) fn refuse(flow: &Flow, request: &Request) -> Verdict {
-    if !has_placeholder(request) {
+    let Some(placeholder) = first_of(request) else {
         return Ok(());
-    }
+    };
     let sentence = format!(
         "Credential misuse: a placeholder was sent to {}:{} over {}, and no credential applies to this request",
         flow.host(),
@@ -45,7 +46,7 @@ pub(super) fn refuse(flow: &Flow, request: &Request) -> Verdict {
         flow.scheme().as_str()
     );
     Err(Denial::new(Code::CredentialMisuse, sentence)
-        .rule("placeholder")
+        .rule(placeholder)
         .hint(format!(
             "a secret replaces the placeholder only over TLS, and only if an entry in credentials.yaml lists {}:{} and applies to this container and repository",
             flow.host(),
@@ -53,30 +54,30 @@ pub(super) fn refuse(flow: &Flow, request: &Request) -> Verdict {
         )))
 }
 
-fn has_placeholder(request: &Request) -> bool {
+fn first_of(request: &Request) -> Option<String> {
     let query = request.query.as_deref().unwrap_or_default();
     let decoded: Cow<'_, [u8]> = percent_decode(query.as_bytes()).into();
-    contains_placeholder(&decoded)
-        || contains_placeholder(request.path.normal().as_bytes())
-        || request
-            .headers
-            .values()
-            .any(|value| contains_placeholder(value.as_bytes()))
-        || has_basic_placeholder(&request.headers)
+    find(&decoded)
+        .or_else(|| find(request.path.normal().as_bytes()))
+        .or_else(|| {
+            request
+                .headers
+                .values()
+                .find_map(|value| find(value.as_bytes()))
+        })
+        .or_else(|| find_basic(&request.headers))
 }
 
-fn contains_placeholder(mut text: &[u8]) -> bool {
-    while let Some(at) = memmem::find(text, PREFIX) {
-        text = text.get(at + PREFIX.len()..).unwrap_or_default();
-        let digits = text.get(..DIGITS);
-        if digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) {
-            return true;
-        }
-    }
-    false
+fn find(text: &[u8]) -> Option<String> {
+    memmem::find_iter(text, PREFIX).find_map(|at| {
+        let found = text.get(at..at + PREFIX.len() + DIGITS)?;
+        let digits = found.get(PREFIX.len()..)?;
+        let is_placeholder = digits.iter().all(u8::is_ascii_hexdigit);
+        is_placeholder.then(|| String::from_utf8_lossy(found).into_owned())
+    })
 }
 
-fn has_basic_placeholder(headers: &HeaderMap) -> bool {
+fn find_basic(headers: &HeaderMap) -> Option<String> {
     [AUTHORIZATION, PROXY_AUTHORIZATION]
         .iter()
         .flat_map(|name| headers.get_all(name))
@@ -85,7 +86,7 @@ fn has_basic_placeholder(headers: &HeaderMap) -> bool {
             let encoded = scheme.eq_ignore_ascii_case("basic").then_some(encoded)?;
             STANDARD.decode(encoded.trim()).ok()
         })
-        .any(|decoded| contains_placeholder(&decoded))
+        .find_map(|decoded| find(&decoded))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ mod hygiene;
 mod rules;
 mod settings;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use http::header::ALT_SVC;
@@ -25,9 +25,13 @@ pub use rules::{Effect, Rule};
 pub use settings::PolicySettings;
 pub use settings::allowlist::{extend_allowlist, parse_entry, read_allowlist};
 
+/// The name of this machine for [`PolicySettings::host_ports`].
+pub const LOCALHOST: &str = "localhost";
+
 /// The addon that applies the allowlist, the operator's rules and the address guard.
 pub struct Policy {
     guard: AddressGuard,
+    host_ports: Vec<u16>,
     guarded_hosts: HostSet,
     rules: Rules,
 }
@@ -39,6 +43,7 @@ impl Policy {
     pub fn new(settings: PolicySettings, own: Arc<dyn OwnAddresses>) -> Self {
         Self {
             guard: AddressGuard::new(settings.allow_private, own),
+            host_ports: settings.host_ports,
             guarded_hosts: settings.guarded_hosts,
             rules: Rules(settings.rules),
         }
@@ -97,6 +102,7 @@ impl Policy {
         let trust_private = own_hosts.is_some_and(|system| system.trust_private);
         addresses.retain(|address| {
             self.guard.may_dial(*address)
+                || self.is_host_port(flow, *address)
                 || (trust_private && self.guard.is_trusted_private(*address))
         });
         match first {
@@ -105,6 +111,17 @@ impl Policy {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether a flow to `localhost` or 127.0.0.1, and to no other name that resolves there, dials
+    /// one of [`PolicySettings::host_ports`].
+    fn is_host_port(&self, flow: &Flow, address: SocketAddr) -> bool {
+        let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let is_named = match flow.host() {
+            Host::Name(name) => &**name == LOCALHOST,
+            Host::Address(address) => *address == loopback,
+        };
+        is_named && address.ip() == loopback && self.host_ports.contains(&address.port())
     }
 
     /// Denies a dial to a guarded address. The denial has a hint to open the address only if an

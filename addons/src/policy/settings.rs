@@ -22,6 +22,9 @@ const EFFECTS: [(&str, Effect); 3] = [
 pub struct PolicySettings {
     /// Ranges that may be dialled although the address guard would deny them.
     pub allow_private: Vec<IpNet>,
+    /// Ports of 127.0.0.1 that may be dialled by this address and by the name `localhost`. No file
+    /// sets them, only an option of `run`.
+    pub host_ports: Vec<u16>,
     /// Hosts whose paths other addons judge. An ambiguous path is denied on these hosts.
     pub guarded_hosts: HostSet,
     /// The operator's rules, in the order of the file. Hosts of rules with paths are guarded too.
@@ -36,6 +39,7 @@ impl PolicySettings {
         let upstream = files.proxy.fields().section("upstream");
         Self {
             allow_private: upstream.list("allow_private", |at| at.parse(network)),
+            host_ports: Vec::new(),
             guarded_hosts: guarded.cloned().collect(),
             rules: rules(&files.policy.fields().section("policy")),
         }

@@ -15,6 +15,7 @@ fn policy(guarded: &[&str]) -> Policy {
     let guarded = guarded.iter().map(|host| Host::parse(host).unwrap());
     let settings = PolicySettings {
         allow_private: Vec::new(),
+        host_ports: Vec::new(),
         guarded_hosts: guarded.collect(),
         rules: vec![rule_with_path()],
     };
@@ -76,6 +77,30 @@ fn an_unlisted_host_is_denied_with_the_edit_that_would_allow_it() {
     assert_eq!(denial.sentence(), "Domain not allowed: evil.example.com");
     let edit = "add \"- evil.example.com\" under domains in allowlist.yaml";
     assert_eq!(denial.edit(), Some(edit));
+}
+
+#[test]
+fn a_port_of_loopback_is_dialled_for_its_own_names_and_at_no_other_port() {
+    let mut settings = policy(&[]);
+    settings.host_ports = vec![18434];
+    each_row(
+        [
+            ("localhost", "127.0.0.1:18434", true),
+            ("127.0.0.1", "127.0.0.1:18434", true),
+            ("localhost", "127.0.0.1:18435", false),
+            ("localhost", "127.0.0.1:443", false),
+            ("localhost", "10.0.0.1:18434", false),
+            ("127.0.0.2", "127.0.0.2:18434", false),
+            ("rebound.example.com", "127.0.0.1:18434", false),
+            ("a.localhost", "127.0.0.1:18434", false),
+        ],
+        |(host, address, is_dialled)| {
+            let mut flow = flow_of(&container("web"), Kind::Tunnel, host);
+            let mut addresses = Addresses::for_test(vec![address.parse().unwrap()]);
+            let dialled = verdict(settings.dial(&mut flow, &mut addresses));
+            assert_eq!(dialled.is_ok(), is_dialled, "{host} {address}");
+        },
+    );
 }
 
 #[test]
@@ -403,10 +428,7 @@ fn dns_answers_lose_guarded_addresses() {
         addresses: resolved.iter().map(|a| a.parse().unwrap()).collect(),
     };
     assert_eq!(code(policy(&[]).dns_answer(&mut flow, &mut answer)), None);
-    assert_eq!(
-        answer.addresses,
-        ["8.8.8.8".parse::<std::net::IpAddr>().unwrap()]
-    );
+    assert_eq!(answer.addresses, ["8.8.8.8".parse::<IpAddr>().unwrap()]);
 }
 
 #[test]

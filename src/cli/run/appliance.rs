@@ -56,7 +56,7 @@ impl Appliance {
     /// that outlive the run. Must be called within a runtime.
     pub fn start(
         config: Option<PathBuf>,
-        allow: Vec<String>,
+        (allow, host_ports): (Vec<String>, Vec<u16>),
         logins: Option<&Logins>,
         directories: &RunDirectories,
         kept: &Path,
@@ -76,6 +76,7 @@ impl Appliance {
             state: state.path().to_owned(),
             config,
             allow,
+            host_ports,
             logins: None,
             audit: runs.join(format!("{name}.jsonl")),
         };

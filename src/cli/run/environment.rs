@@ -4,86 +4,37 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::net::IpAddr;
 use std::path::Path;
 
 use addons::credentials::{is_placeholder, placeholder};
 
+use super::secrets::is_secret;
 use super::visible::OWN_PROGRAMS;
 
-/// Words that mark a variable as secret. The words of a name are separated by `_`, `-` and `.`;
-/// case and digits at the end of a word are ignored.
-const SECRET_WORDS: [&str; 18] = [
-    "auth",
-    "bearer",
-    "connection",
-    "connstr",
-    "cookie",
-    "cookies",
-    "credential",
-    "credentials",
-    "creds",
-    "dsn",
-    "jwt",
-    "key",
-    "keys",
-    "license",
-    "otp",
-    "pass",
-    "pat",
-    "pwd",
-];
-/// Suffixes of words that mark a variable as secret: `GITHUB_TOKEN`, `dbpassword`, `CLIENTSECRETS`.
-const SECRET_ENDS: [&str; 13] = [
-    "accesskey",
-    "aikey",
-    "apikey",
-    "password",
-    "passwd",
-    "passphrase",
-    "privatekey",
-    "secret",
-    "secretkey",
-    "secrets",
-    "token",
-    "tokens",
-    "webhook",
-];
-/// Variables that are not secret, even if their name or value matches one of the lists.
-const PLAIN: [&str; 3] = ["PWD", "OLDPWD", "XAUTHLOCALHOSTNAME"];
-/// Prefixes of values that are secret under any name.
-const SECRET_VALUES: [&str; 24] = [
-    "-----BEGIN",
-    "AIza",
-    "AKIA",
-    "ASIA",
-    "Basic ",
-    "Bearer ",
-    "SG.",
-    "dop_v1_",
-    "eyJ",
-    "ghp_",
-    "gho_",
-    "ghr_",
-    "ghs_",
-    "ghu_",
-    "github_pat_",
-    "glpat-",
-    "gsk_",
-    "hf_",
-    "npm_",
-    "pypi-",
-    "rk_live_",
-    "sk-",
-    "sk_",
-    "xox",
-];
-/// Texts that precede a secret within a value.
-const SECRET_PARTS: [&str; 5] = [
-    "AccountKey=",
-    "Password=",
-    "SharedAccessKey=",
-    "password=",
-    "sig=",
+/// The variable in which a shell finds the path of its start-up file, and programs the name of their
+/// environment, such as `production`.
+const ENV: &str = "ENV";
+/// The variables with hosts that are reached without a proxy.
+const NO_PROXY: [&str; 2] = ["NO_PROXY", "no_proxy"];
+/// The variable with options for every JVM.
+const JAVA: &str = "JAVA_TOOL_OPTIONS";
+/// Options of the JVM with paths of the host, without which it does not start.
+const JAVA_AGENTS: [&str; 2] = ["-agentpath:", "-javaagent:"];
+
+/// The directory below the home directory in which the command may install programs. The user's own
+/// directories for them are read-only.
+const INSTALLED: &str = ".installed";
+/// Variables with the place at which a tool installs programs, each with the path below
+/// [`INSTALLED`]: npm, Cargo, uv, pipx, Go.
+const INSTALLERS: [(&str, &str); 7] = [
+    ("npm_config_prefix", ""),
+    ("CARGO_INSTALL_ROOT", ""),
+    ("GOBIN", "bin"),
+    ("PIPX_BIN_DIR", "bin"),
+    ("PIPX_HOME", "pipx"),
+    ("UV_TOOL_BIN_DIR", "bin"),
+    ("UV_TOOL_DIR", "uv"),
 ];
 /// Variables that are dropped: they name sockets and sessions of the host, or files that do not
 /// exist in the sandbox.
@@ -94,13 +45,14 @@ const DROPPED: [&str; 21] = [
     "DBUS_SYSTEM_BUS_ADDRESS",
     "DISPLAY",
     "DOCKER_HOST",
-    "ENV",
     "GNOME_KEYRING_CONTROL",
     "GPG_AGENT_INFO",
     "GPG_TTY",
     "KUBECONFIG",
     "LISTEN_FDS",
     "NOTIFY_SOCKET",
+    // npm would read it besides the variable in lower case.
+    "NPM_CONFIG_PREFIX",
     "SSH_AGENT_PID",
     "SSH_AUTH_SOCK",
     "SSH_TTY",
@@ -126,37 +78,48 @@ const KEPT: [&str; 4] = [
 /// one of the same name.
 ///
 /// - the variables of this process that are not dropped, with placeholders for secrets
-/// - `HOME` and `TMPDIR`
-/// - `proxy`
+/// - `HOME`, `TMPDIR` and those of [`INSTALLERS`]
+/// - `proxy`, with what the caller's `NO_PROXY` and `JAVA_TOOL_OPTIONS` add to it
 /// - `keys`: placeholders for credentials that the proxy injects
 ///
-/// Appends [`OWN_PROGRAMS`] to `PATH` if `PATH` is not empty. Returns the variables sorted by name.
+/// If `PATH` is not empty, the programs in [`INSTALLED`] come first and [`OWN_PROGRAMS`] last. Returns the variables sorted by name.
 pub fn environment(
     home: &Path,
     proxy: Vec<(&str, String)>,
     keys: Vec<(String, String)>,
 ) -> Vec<(OsString, OsString)> {
     let mut variables: BTreeMap<OsString, OsString> = env::vars_os()
-        .filter(|(name, _)| !is_dropped(&name.to_string_lossy()))
+        .filter(|(name, value)| !is_dropped(&name.to_string_lossy(), &value.to_string_lossy()))
         .map(|(name, value)| {
-            let (key, text) = (name.to_string_lossy(), value.to_string_lossy());
-            let is_secret = is_secret(&key, &text) && !text.is_empty();
-            let value = match is_secret && !is_placeholder(&text) {
-                true => placeholder(&key).into(),
-                false => value,
-            };
-            (name, value)
+            let masked = masked(&name.to_string_lossy(), &value.to_string_lossy());
+            (name, masked.map_or(value, OsString::from))
         })
         .collect();
     let own = [("HOME", home.as_os_str()), ("TMPDIR", "/tmp".as_ref())];
     variables.extend(own.map(|(name, value)| (name.into(), value.to_owned())));
-    // At the end of `PATH`, so that the user's programs are found first.
+    let installed = home.join(INSTALLED);
+    for (name, place) in INSTALLERS {
+        variables.insert(name.into(), installed.join(place).into());
+    }
     let path = variables.get_mut(OsStr::new("PATH"));
     if let Some(path) = path.filter(|path| !path.is_empty()) {
-        path.push(":");
-        path.push(OWN_PROGRAMS);
+        let mut all = installed.join("bin").into_os_string();
+        for part in [
+            OsStr::new(":"),
+            path,
+            OsStr::new(":"),
+            OWN_PROGRAMS.as_ref(),
+        ] {
+            all.push(part);
+        }
+        *path = all;
     }
     for (name, value) in proxy {
+        let value = match name {
+            _ if NO_PROXY.contains(&name) => with_loopback(value),
+            JAVA => with_options(value),
+            _ => value,
+        };
         variables.insert(name.into(), value.into());
     }
     for (name, value) in keys {
@@ -165,41 +128,73 @@ pub fn environment(
     variables.into_iter().collect()
 }
 
-fn is_dropped(name: &str) -> bool {
+/// The placeholder for the value of a variable; `None` if the value is no secret.
+fn masked(name: &str, value: &str) -> Option<String> {
+    (is_secret(name, value) && !is_placeholder(value)).then(|| placeholder(name))
+}
+
+/// The variables of this process in whose place [`environment`] puts placeholders, by placeholder.
+pub fn masked_variables() -> BTreeMap<String, String> {
+    let variables = env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok()?;
+        Some((masked(&name, &value.to_string_lossy())?, name))
+    });
+    variables.collect()
+}
+
+fn is_dropped(name: &str, value: &str) -> bool {
     let mut prefixes = DROPPED_PREFIXES.iter();
     let has_prefix = prefixes.any(|prefix| name.starts_with(prefix));
-    DROPPED.contains(&name) || (has_prefix && !KEPT.contains(&name))
+    let is_file = name == ENV && value.contains(['/', '~', '$']);
+    is_file || DROPPED.contains(&name) || (has_prefix && !KEPT.contains(&name))
 }
 
-/// Whether a variable looks like a secret, by its name or its value.
-pub fn is_secret(name: &str, value: &str) -> bool {
-    !PLAIN.contains(&name) && (has_secret_name(name) || has_secret_value(value))
+/// Adds the caller's hosts without a proxy, as far as they are on loopback. No others can be reached
+/// without the proxy.
+fn with_loopback(mut hosts: String) -> String {
+    let of_caller = NO_PROXY.map(|name| env::var(name).unwrap_or_default());
+    for entry in of_caller.iter().flat_map(|hosts| hosts.split([',', ' '])) {
+        if is_loopback(entry) && hosts.split(',').all(|known| known != entry) {
+            hosts.push(',');
+            hosts.push_str(entry);
+        }
+    }
+    hosts
 }
 
-fn has_secret_name(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    name.split(['_', '-', '.']).any(|word| {
-        // `SECRET1` counts as `SECRET`.
-        let word = word.trim_end_matches(|c: char| c.is_ascii_digit());
-        SECRET_WORDS.contains(&word) || SECRET_ENDS.iter().any(|end| word.ends_with(end))
-    })
+/// Whether an entry of `NO_PROXY` has only names or addresses of loopback.
+fn is_loopback(entry: &str) -> bool {
+    // The port follows a name, an IPv4 address, or an IPv6 address in brackets.
+    let host = match entry.rsplit_once(':') {
+        Some((host, _)) if !host.contains(':') || host.ends_with(']') => host,
+        _ => entry,
+    };
+    let host = host.trim_start_matches('*').trim_matches(['[', ']']);
+    let name = host.trim_start_matches('.').to_ascii_lowercase();
+    let (address, length) = host.split_once('/').unwrap_or((host, "32"));
+    let is_narrow = length.parse::<u8>().is_ok_and(|length| length >= 8);
+    let is_address = address.parse::<IpAddr>().is_ok_and(|ip| match ip {
+        IpAddr::V4(ip) => ip.is_loopback() && is_narrow,
+        IpAddr::V6(ip) => ip.is_loopback() && !host.contains('/'),
+    });
+    is_address || name == "localhost" || name.ends_with(".localhost")
 }
 
-fn has_secret_value(value: &str) -> bool {
-    SECRET_VALUES.iter().any(|start| value.starts_with(start))
-        || SECRET_PARTS.iter().any(|part| value.contains(part))
-        || has_password(value)
-}
-
-/// Whether a value is a URL with a password, or with a user name only, which may be a token.
-fn has_password(value: &str) -> bool {
-    let authority = value.split_once("://").map(|(_, rest)| rest);
-    let authority = authority.and_then(|rest| rest.split(['/', '?', '#']).next());
-    let user = authority.and_then(|authority| authority.rsplit_once('@'));
-    user.is_some_and(|(user, _)| {
-        user.split_once(':')
-            .is_none_or(|(_, password)| !password.is_empty())
-    })
+/// Puts the caller's options for the JVM before those of the proxy, which win. Leaves out options
+/// that are secret, and agents, whose files the sandbox does not have.
+fn with_options(options: String) -> String {
+    let of_caller = env::var(JAVA).unwrap_or_default();
+    let is_kept = |word: &&str| {
+        !is_secret(JAVA, word) && !JAVA_AGENTS.iter().any(|agent| word.starts_with(agent))
+    };
+    let all: Vec<&str> = of_caller.split_ascii_whitespace().collect();
+    let kept: Vec<&str> = all.iter().copied().filter(is_kept).collect();
+    // An option with spaces in it could lose a part.
+    let is_quoted = of_caller.contains(['"', '\'']);
+    if kept.is_empty() || is_quoted && kept.len() < all.len() {
+        return options;
+    }
+    format!("{} {options}", kept.join(" "))
 }
 
 #[cfg(test)]
@@ -209,53 +204,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_values_of_secrets_are_recognised() {
+    fn only_hosts_of_loopback_are_reached_without_the_proxy() {
         each_row(
             [
-                ("GITHUB_TOKEN", "x"),
-                ("ANTHROPIC_API_KEY", "x"),
-                ("AWS_SECRET_ACCESS_KEY", "x"),
-                ("AWS_SESSION_TOKEN", "x"),
-                ("dbpassword", "x"),
-                ("PGPASSWORD", "x"),
-                ("MYSQL_PWD", "x"),
-                ("SLACK_WEBHOOK", "x"),
-                ("SENTRY_DSN", "x"),
-                ("SECRET1", "x"),
-                ("AWSSECRETKEY", "x"),
-                ("MY_PRIVATEKEY", "x"),
-                ("OPENAIKEY", "x"),
-                ("NPM_OTP", "x"),
-                ("AZURE_STORAGE_CONNECTION_STRING", "x"),
-                ("SOMETHING", "sk_live_0123456789"),
-                ("SOMETHING", "gsk_0123456789"),
-                ("SAS_URL", "https://blob.example.com/a?sv=1&sig=0123"),
-                ("SOMETHING", "ghp_0123456789"),
-                ("SOMETHING", "sk-ant-api03-0123456789"),
-                ("SOMETHING", "eyJhbGciOiJIUzI1NiJ9.e30.x"),
-                ("SOMETHING", "-----BEGIN PRIVATE KEY-----"),
-                ("DATABASE_URL", "postgres://user:secret@db.example.com/name"),
-                ("REMOTE", "https://0123456789@git.example.com/a/b"),
+                ("localhost", true),
+                ("localhost:8080", true),
+                (".localhost", true),
+                ("*.app.localhost", true),
+                ("127.0.0.2", true),
+                ("127.0.0.2:80", true),
+                ("127.0.0.0/8", true),
+                ("::1", true),
+                ("[::1]:80", true),
+                ("127.0.0.0/4", false),
+                ("::1/0", false),
+                ("*", false),
+                ("", false),
+                (".example.com", false),
+                ("notlocalhost", false),
+                ("10.0.0.0/8", false),
+                ("192.0.2.1", false),
             ],
-            |(name, value)| assert!(is_secret(name, value), "{name}={value}"),
-        );
-    }
-
-    #[test]
-    fn other_names_and_values_are_not_taken_for_secrets() {
-        each_row(
-            [
-                ("PWD", "/work"),
-                ("PATH", "/usr/bin"),
-                ("EDITOR", "vim"),
-                ("MONKEY", "x"),
-                ("KEYBOARD", "us"),
-                ("AUTHOR", "Ada"),
-                ("COMPASS", "x"),
-                ("DATABASE_URL", "postgres://db.example.com/name"),
-                ("HOMEPAGE", "https://example.com/@ada"),
-            ],
-            |(name, value)| assert!(!is_secret(name, value), "{name}={value}"),
+            |(entry, is)| assert_eq!(is_loopback(entry), is, "{entry}"),
         );
     }
 }

@@ -14,6 +14,7 @@ use tokio::time::{Interval, MissedTickBehavior, timeout};
 use super::Run;
 use super::appliance::{self, Appliance};
 use super::directories::{self, RunDirectories};
+use super::environment::masked_variables;
 use super::file_watch::FileWatch;
 use super::learned_file::LearnedFile;
 use super::logins::Logins;
@@ -26,7 +27,7 @@ use super::signals::{SignalEvent, Signals};
 use super::specification::{Prepared, specification};
 use super::terminal::{HostTerminal, Streams, stop_ourselves};
 use super::watched::WatchedFlows;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, code};
 use crate::sandbox::{self, Event, Refused, Sandbox};
 
 /// Time limit for the renewal of a lease.
@@ -41,6 +42,12 @@ impl From<Refused> for Failure {
 /// Runs the command and returns its exit code.
 pub fn launch(run: Run) -> Result<u8, Failure> {
     close_inherited();
+    if sandbox::is_inside() {
+        let message = "this is a sandbox of unified-proxy already, and a sandbox cannot make another one: \
+                       start the command without `unified-proxy run`, since it is confined as it is. If \
+                       it needs other permissions, end the outer run and start it with their flags";
+        return Err(Failure::new(code::UNAVAILABLE, message));
+    }
     let directories = RunDirectories::find(&run.write, &run.read)?;
     let kept = directories::kept_state(&directories)?;
     let learn = run.learn.as_deref().map(LearnedFile::open).transpose()?;
@@ -115,7 +122,8 @@ impl Parts {
         placeholders: &mut Placeholders,
     ) -> Result<Self, Failure> {
         // The forwarder creates the namespaces while the appliance starts.
-        let sandbox = sandbox::start(Path::new(sandbox::SELF_EXE))?;
+        let mut sandbox = sandbox::start(Path::new(sandbox::SELF_EXE))?;
+        sandbox.host_ports.clone_from(&run.host_ports);
         let (mut appliance, socket) = match &run.server {
             Some(socket) => (None, socket.clone()),
             None => {
@@ -293,8 +301,14 @@ fn start_appliance(
     if let Some(logins) = logins.as_ref().filter(|_| !run.quiet) {
         announce(logins);
     }
-    let (config, allow) = (run.config.clone(), run.allow.clone());
-    Appliance::start(config, allow, logins.as_ref(), directories, kept)
+    let allowed = (run.allow.clone(), run.host_ports.clone());
+    Appliance::start(
+        run.config.clone(),
+        allowed,
+        logins.as_ref(),
+        directories,
+        kept,
+    )
 }
 
 /// Prints the logins that the command may use, and why others are not used.
@@ -315,7 +329,7 @@ fn announce(logins: &Logins) {
 
 /// Makes the report from the audit log of this run's appliance; empty if the log cannot be opened.
 fn read_audit(path: &Path) -> Report {
-    let mut report = Report::default();
+    let mut report = Report::new(masked_variables());
     let Ok(file) = File::open(path) else {
         return report;
     };

@@ -55,16 +55,30 @@ const LOGINS: [Login; 4] = [
 /// The environment variable with a key for the same host as Claude's login.
 const CLAUDE_KEY: &str = "ANTHROPIC_API_KEY";
 
-/// The environment variables from which the shipped entries take keys.
-const KEYS: [&str; 7] = [
-    CLAUDE_KEY,
-    "GEMINI_API_KEY",
-    "GITHUB_TOKEN",
-    "OPENAI_API_KEY",
-    "PERPLEXITY_API_KEY",
-    "SEMANTIC_SCHOLAR_API_KEY",
-    "TAVILY_API_KEY",
+/// The environment variables from which the shipped entries take keys, each with the domain of its
+/// hosts.
+const KEYS: [(&str, &str); 7] = [
+    (CLAUDE_KEY, "anthropic.com"),
+    ("GEMINI_API_KEY", "googleapis.com"),
+    ("GITHUB_TOKEN", "github.com"),
+    ("OPENAI_API_KEY", "openai.com"),
+    ("PERPLEXITY_API_KEY", "perplexity.ai"),
+    ("SEMANTIC_SCHOLAR_API_KEY", "semanticscholar.org"),
+    ("TAVILY_API_KEY", "tavily.com"),
 ];
+
+/// Whether the proxy, with `--with-logins`, would inject the secret of a variable into requests to a
+/// host.
+pub fn is_injected(variable: &str, host: &str) -> bool {
+    let variable = match variable {
+        "GH_TOKEN" => "GITHUB_TOKEN",
+        variable => variable,
+    };
+    KEYS.iter().any(|(key, domain)| {
+        let below = host.strip_suffix(domain);
+        *key == variable && below.is_some_and(|below| below.is_empty() || below.ends_with('.'))
+    })
+}
 
 /// The logins and keys that were found.
 pub struct Logins {
@@ -103,7 +117,8 @@ impl Logins {
             };
             left_out.push(format!("the login of {name} is not used: {why}"));
         }
-        let mut keys: Vec<&str> = KEYS.into_iter().filter(|name| is_set(name)).collect();
+        let keys = KEYS.into_iter().map(|(name, _)| name);
+        let mut keys: Vec<&str> = keys.filter(|name| is_set(name)).collect();
         if let Some(login) = claude(&files)
             && let Some(at) = keys.iter().position(|key| *key == CLAUDE_KEY)
         {
@@ -192,6 +207,22 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    /// The shipped entries are the source of both lists.
+    #[test]
+    fn the_keys_and_their_domains_are_those_of_the_shipped_entries() {
+        for (key, domain) in KEYS {
+            let from_key = SHIPPED
+                .split("  - ")
+                .find(|entry| entry.contains(&format!("${{{key}")));
+            let entry = from_key.unwrap_or_else(|| panic!("{key}"));
+            assert!(entry.contains(domain), "{key}: {entry}");
+            assert!(is_injected(key, &format!("api.{domain}")) && is_injected(key, domain));
+            assert!(!is_injected(key, &format!("not{domain}")) && !is_injected(key, "example.com"));
+        }
+        assert!(is_injected("GH_TOKEN", "api.github.com"));
+        assert!(!is_injected("OTHER_KEY", "api.github.com"));
+    }
 
     #[test]
     fn a_login_for_the_host_of_another_login_is_left_out_with_the_reason() {

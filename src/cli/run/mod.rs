@@ -22,6 +22,7 @@ mod protected;
 mod registration;
 mod report;
 mod search;
+mod secrets;
 mod signals;
 mod specification;
 mod terminal;
@@ -30,12 +31,15 @@ mod visible;
 mod watched;
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use addons::contract::AuthMode;
-use addons::policy::parse_entry;
+use addons::policy::{LOCALHOST, parse_entry};
 use clap::Args;
+
+use crate::sandbox::{GATEWAY_PORT, PROXY_PORT};
 
 pub use appliance::{APPLIANCE, run as run_appliance};
 pub use enter::{ENTER, Enter};
@@ -50,6 +54,10 @@ pub struct Run {
     /// that port alone; may be repeated
     #[arg(long, value_name = "HOST", value_parser = parse_host)]
     allow: Vec<String>,
+    /// A port of this machine, at 127.0.0.1, that the command may send HTTP requests to, at the same
+    /// port of its own loopback; may be repeated
+    #[arg(long = "allow-host-port", value_name = "PORT", value_parser = parse_host_port, conflicts_with = "server")]
+    host_ports: Vec<u16>,
     /// Who pushes: user or bot
     #[arg(long, value_name = "MODE", value_parser = ["user", "bot"], default_value = AuthMode::User.as_str())]
     mode: String,
@@ -82,7 +90,35 @@ pub struct Run {
 }
 
 fn parse_host(text: &str) -> Result<String, String> {
-    parse_entry(text).map(|_| text.to_owned())
+    let entry = parse_entry(text)?;
+    let name = entry.pattern.to_string();
+    let port = entry.ports.first().filter(|_| entry.ports.len() == 1);
+    match is_loopback(&name) {
+        false => Ok(text.to_owned()),
+        true => Err(format!(
+            "the command has a loopback of its own: to reach a server of this machine, use --allow-host-port {}",
+            port.map_or("PORT".to_owned(), u16::to_string)
+        )),
+    }
+}
+
+/// Whether a host is on loopback.
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host == LOCALHOST
+        || host.ends_with(".localhost")
+        || address.is_ok_and(|address| address.is_loopback())
+}
+
+fn parse_host_port(text: &str) -> Result<u16, String> {
+    let port = text.parse::<u16>().ok().filter(|port| *port >= 1024);
+    match port {
+        Some(PROXY_PORT | GATEWAY_PORT) => Err(format!(
+            "the ports {PROXY_PORT} and {GATEWAY_PORT} of the sandbox belong to the proxy: let the server listen at another port"
+        )),
+        Some(port) => Ok(port),
+        None => Err("must be a port from 1024 to 65535".to_owned()),
+    }
 }
 
 impl Run {

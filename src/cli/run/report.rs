@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use addons::contract::Code;
+use addons::contract::{Code, GATEWAY};
+use addons::policy::parse_entry;
 use serde_json::Value;
 
 use super::changes::Change;
+use super::logins::is_injected;
+use super::specification::HOST_NAME;
 use crate::cli::exit::printable;
 
 /// Limit on the pairs of host and remedy that are counted separately; denials of further pairs are
@@ -21,12 +24,20 @@ const OF_REPOSITORIES: [Code; 5] = [
     Code::PushTooLarge,
     Code::ApiBlocked,
 ];
+/// The codes of denials of a host, a port or an address.
+const DESTINATIONS: [Code; 3] = [
+    Code::DomainNotAllowed,
+    Code::PortNotAllowed,
+    Code::AddressNotAllowed,
+];
 /// The ports that an entry of the allowlist permits by default.
 const USUAL_PORTS: [u64; 2] = [80, 443];
 
 /// The denials of a run, and the hosts that it requested.
 #[derive(Debug, Default)]
 pub struct Report {
+    /// The variables that the command sees as placeholders, by placeholder.
+    masked: BTreeMap<String, String>,
     /// Denials, each with its count.
     denied: BTreeMap<Denied, u64>,
     /// The number of denials that are not counted in `denied`, which has at most [`MAX_LINES`]
@@ -79,6 +90,15 @@ pub fn text_of_changes(changes: &Changes) -> String {
 }
 
 impl Report {
+    /// An empty report. `masked` are the variables that the command sees as placeholders, by
+    /// placeholder.
+    pub fn new(masked: BTreeMap<String, String>) -> Self {
+        Self {
+            masked,
+            ..Self::default()
+        }
+    }
+
     /// Counts the flow of a line of the audit log, or all flows of a folded line. Ignores a line
     /// without a host.
     pub fn add(&mut self, flow: &Value) {
@@ -109,7 +129,15 @@ impl Report {
         }
         let code = text("code");
         let (what, remedy) = match code {
-            _ if code == Code::DomainNotAllowed.as_str() => {
+            _ if super::is_loopback(host) && DESTINATIONS.iter().any(|c| c.as_str() == code) => (
+                format!("{host}:{port}"),
+                format!("--allow-host-port {port}"),
+            ),
+            _ if code == Code::DomainNotAllowed.as_str() && is_own(host) => (
+                host.to_owned(),
+                format!("{code}: this is the sandbox itself, which is at 127.0.0.1"),
+            ),
+            _ if code == Code::DomainNotAllowed.as_str() && parse_entry(host).is_ok() => {
                 let host = match USUAL_PORTS.contains(&port) {
                     true => host.to_owned(),
                     false => format!("{host}:{port}"),
@@ -118,6 +146,9 @@ impl Report {
             }
             _ if code == Code::PortNotAllowed.as_str() => {
                 (format!("{host}:{port}"), format!("--allow {host}:{port}"))
+            }
+            _ if code == Code::CredentialMisuse.as_str() => {
+                (host.to_owned(), self.misuse(host, text("rule")))
             }
             _ if code == Code::RepoNotAuthorized.as_str() => match repository(host, text("path")) {
                 Some(repo) => (format!("{host}/{repo}"), format!("--repo {repo}")),
@@ -134,6 +165,20 @@ impl Report {
         match self.denied.len() < MAX_LINES || self.denied.contains_key(&denied) {
             true => *self.denied.entry(denied).or_default() += count,
             false => self.others += count,
+        }
+    }
+
+    /// The remedy for a placeholder that was sent to a host for which there is no credential.
+    fn misuse(&self, host: &str, placeholder: &str) -> String {
+        match self.masked.get(placeholder) {
+            Some(name) if is_injected(name, host) => {
+                format!("--with-logins   (the command has a placeholder for ${name})")
+            }
+            Some(name) => format!(
+                "{}   (a placeholder for ${name}; credentials.yaml has no entry for this host)",
+                Code::CredentialMisuse.as_str()
+            ),
+            None => Code::CredentialMisuse.as_str().to_owned(),
         }
     }
 
@@ -183,6 +228,11 @@ impl Report {
         }
         text
     }
+}
+
+/// Whether a host is the proxy or the sandbox by the names that the sandbox's `/etc/hosts` has.
+fn is_own(host: &str) -> bool {
+    host == GATEWAY || host == HOST_NAME
 }
 
 /// Returns `owner/name` from a path on a git host or its API; `None` if the path names no
@@ -288,6 +338,64 @@ mod tests {
                 ],
             ]
         );
+    }
+
+    #[test]
+    fn a_denial_names_the_variable_of_a_placeholder_and_no_flag_that_would_not_help() {
+        let masked = [("p1", "ANTHROPIC_API_KEY"), ("p2", "MY_TOKEN")];
+        let masked = masked.map(|(placeholder, name)| (placeholder.to_owned(), name.to_owned()));
+        for (host, code, rule, expected, not_expected) in [
+            (
+                "api.anthropic.com",
+                "credential_misuse",
+                "p1",
+                "--with-logins   (the command has a placeholder for $ANTHROPIC_API_KEY)",
+                "credential_misuse",
+            ),
+            (
+                "a.example.com",
+                "credential_misuse",
+                "p1",
+                "$ANTHROPIC_API_KEY",
+                "--with-logins",
+            ),
+            (
+                "a.example.com",
+                "credential_misuse",
+                "p2",
+                "$MY_TOKEN",
+                "--with-logins",
+            ),
+            (
+                "a.example.com",
+                "credential_misuse",
+                "p3",
+                "credential_misuse",
+                "$",
+            ),
+            (
+                "unified-proxy",
+                "domain_not_allowed",
+                "",
+                "the sandbox itself",
+                "--allow",
+            ),
+            (
+                "sandbox",
+                "domain_not_allowed",
+                "",
+                "the sandbox itself",
+                "--allow",
+            ),
+        ] {
+            let mut report = Report::new(masked.clone().into());
+            report.add(&json!({
+                "kind": "http", "host": host, "port": 443, "outcome": "denied", "code": code, "rule": rule,
+            }));
+            let text = report.denials();
+            assert!(text.contains(expected), "{text}");
+            assert!(!text.contains(not_expected), "{text}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::sandbox::{Command, Entry, GATEWAY_PORT, PROXY_PORT, Spec};
 use crate::tls::variables;
 
 /// The host name inside the sandbox.
-const HOST_NAME: &str = "sandbox";
+pub const HOST_NAME: &str = "sandbox";
 const IF_MISSING: &str = "not found inside the sandbox: a program outside the system's directories \
                           and PATH becomes visible with --read DIRECTORY";
 /// For the placeholder file of each known tool, its path in the output of `sandbox-files`, and the

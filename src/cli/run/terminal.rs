@@ -2,14 +2,14 @@
 //! or injects input, only its pseudo-terminal is affected.
 
 use std::fs::{File, FileType, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, SeekFrom, fcntl_getfl, fstat, seek};
 use rustix::process::{Signal, getpgrp, getpid, kill_process, kill_process_group};
 use rustix::termios::{
     OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr, tcsetwinsize,
@@ -45,11 +45,15 @@ impl Streams {
         let mut found = Self::with_files()?;
         let [stdin, stdout, stderr] = found.streams;
         let relays = &mut found.relays;
-        found.streams = [
-            relays.input(stdin)?,
-            relays.output(stdout)?,
-            relays.output(stderr)?,
-        ];
+        let stdin = relays.input(stdin)?;
+        // One pipe for `>file 2>&1`, so that the lines of both streams keep their order.
+        let is_shared = are_one_file(&stdout, &stderr)?;
+        let stdout = relays.output(stdout)?;
+        let stderr = match is_shared {
+            true => stdout.try_clone()?,
+            false => relays.output(stderr)?,
+        };
+        found.streams = [stdin, stdout, stderr];
         Ok(found)
     }
 
@@ -128,8 +132,13 @@ impl Relays {
         }
         let (mut from, to) = io::pipe()?;
         let relay = std::thread::spawn(move || {
+            let mut file = File::from(stream);
+            // Hides the types from `io::copy`, which would splice. A splice writes where the file's
+            // position was before it waited, although others, such as the other stream's relay,
+            // have written since.
+            let to: &mut dyn Write = &mut file;
             // A write error cannot be reported to the command.
-            let _ = io::copy(&mut from, &mut File::from(stream));
+            let _ = io::copy(&mut from, to);
         });
         self.outputs.push(relay);
         Ok(to.into())
@@ -141,6 +150,19 @@ impl Relays {
             let _ = tokio::task::spawn_blocking(|| output.join()).await;
         }
     }
+}
+
+/// Whether two streams are the same file, opened in the same way and at the same position.
+fn are_one_file(first: &OwnedFd, second: &OwnedFd) -> io::Result<bool> {
+    if !is_file(first)? || !is_file(second)? {
+        return Ok(false);
+    }
+    let state = |stream: &OwnedFd| {
+        let found = fstat(stream)?;
+        let position = seek(stream, SeekFrom::Current(0))?;
+        io::Result::Ok((found.st_dev, found.st_ino, fcntl_getfl(stream)?, position))
+    };
+    Ok(state(first)? == state(second)?)
 }
 
 fn is_file(stream: &OwnedFd) -> io::Result<bool> {

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
+use super::environment::masked_variables;
 use super::report::Report;
 use crate::cli::client::Client;
 use crate::cli::events::Events;
@@ -25,7 +26,7 @@ impl WatchedFlows {
     /// Opens the stream and starts the task, which counts the flows of `container`.
     pub async fn open(client: &Client, container: &str) -> Result<Self, Failure> {
         let events = client.events("/internal/flows").await?;
-        let report = Arc::new(Mutex::new(Report::default()));
+        let report = Arc::new(Mutex::new(Report::new(masked_variables())));
         let reading = tokio::spawn(read(events, container.to_owned(), Arc::clone(&report)));
         Ok(Self { report, reading })
     }

@@ -3,6 +3,7 @@
 //! every flow.
 
 mod dns;
+mod host_port;
 mod tcp;
 
 use std::convert::Infallible;
@@ -63,10 +64,21 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
         privileges::drop_capabilities().map_err(Refused::internal("giving up privileges"))?;
         let step = "receiving the launcher's first message";
         let message = launcher.receive().map_err(Refused::internal(step))?;
-        let Some((Serve { listener }, _)) = message else {
+        let Some((message, _)) = message else {
             return Ok(());
         };
+        let Serve {
+            listener,
+            host_ports,
+        } = message;
         let outside = OutsideListener::new(listener.clone().unwrap_or_default());
+        for port in host_ports {
+            let step = format!("listening at port {port} for the host's");
+            let listeners = host_port::listen(port).await;
+            for listener in listeners.map_err(Refused::internal(&step))? {
+                tokio::spawn(host_port::forward(listener, port, outside.clone()));
+            }
+        }
         let serving = async {
             match listener {
                 Some(_) => sockets.serve(outside.clone()).await,
@@ -111,7 +123,7 @@ async fn follow(
 ) -> io::Result<()> {
     let readiness = launcher.watch()?;
     let receive = || launcher.try_receive();
-    while let Some((Serve { listener }, _)) =
+    while let Some((Serve { listener, .. }, _)) =
         readiness.async_io(Interest::READABLE, receive).await?
     {
         outside.0.store(Arc::new(listener.unwrap_or_default()));

@@ -3,6 +3,7 @@
 mod programs;
 mod sockets;
 mod system;
+mod user;
 
 use std::path::{Component, Path, PathBuf};
 

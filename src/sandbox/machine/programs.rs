@@ -57,6 +57,35 @@ const OWN: [&str; 5] = ["/proc", "/dev", "/sys", "/run", "/tmp"];
 const LIBRARIES: [&str; 7] = [
     "Cellar", "include", "lib", "lib64", "libexec", "opt", "share",
 ];
+/// Files and directories that only the root of a tool has: of Python environments, conda, Node.js,
+/// Java and Go.
+const TOOL_MARKS: [&str; 5] = [
+    "pyvenv.cfg",
+    "conda-meta",
+    "include/node",
+    "lib/modules",
+    "pkg/tool",
+];
+/// What the programs of such a tool load besides [`LIBRARIES`]. Other files, such as `.condarc`, are
+/// settings of the user and may hold secrets.
+const OF_TOOLS: [&str; 14] = [
+    "VERSION",
+    "conda-meta",
+    "condabin",
+    "conf",
+    "envs",
+    "etc",
+    "go.env",
+    "jmods",
+    "pkg",
+    "pyvenv.cfg",
+    "release",
+    "shell",
+    "src",
+    "ssl",
+];
+/// Below the home directory, the directory whose `share` and `lib` hold the data of all programs.
+const DATA: &str = ".local";
 
 /// Entries for programs outside the system's directories: known parts of the home directory without
 /// secrets, every directory of PATH, and the command's own program.
@@ -104,48 +133,86 @@ pub fn programs(
     entries
 }
 
-/// Returns a directory of PATH. If its name is `bin` or `sbin`, also returns the directories of
-/// [`LIBRARIES`] that exist beside it, except
+/// Returns a directory of PATH. If its name is `bin` or `sbin`, also returns what exists beside it
+/// of [`LIBRARIES`] and, in the root of a tool, of [`OF_TOOLS`], except
 ///
-/// - below the home directory, where `share` and `lib` hold other files too,
+/// - in the home directory itself and in its [`DATA`], where `share` and `lib` hold other files too,
 /// - in a directory of the system, whose libraries are visible anyway.
 fn with_libraries(directory: PathBuf, home: &Path) -> Vec<PathBuf> {
     let is_bin = directory.ends_with("bin") || directory.ends_with("sbin");
-    let beside = directory
+    let is_shared = |parent: &Path| parent == home || parent == home.join(DATA);
+    let root = directory
         .parent()
-        .filter(|parent| is_bin && !is_system(parent) && !parent.starts_with(home));
-    let beside = beside.map(|parent| LIBRARIES.map(|name| parent.join(name)));
-    let mut found: Vec<_> = beside
-        .into_iter()
-        .flatten()
-        .filter(|path| path.is_dir())
-        .collect();
+        .filter(|parent| is_bin && !is_system(parent) && !is_shared(parent));
+    let beside = root.into_iter().flat_map(|root| {
+        let is_tool = TOOL_MARKS.iter().any(|mark| root.join(mark).exists());
+        let of_tools = OF_TOOLS.iter().filter(move |_| is_tool);
+        let names = LIBRARIES.iter().chain(of_tools);
+        names
+            .map(|name| root.join(name))
+            .filter(|path| path.exists())
+    });
+    let mut found: Vec<_> = beside.collect();
     found.push(directory);
     found
 }
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     #[test]
-    fn libraries_beside_programs_are_shown_except_in_the_home_directory() {
+    fn what_programs_load_is_shown_beside_them_except_in_directories_with_other_data() {
         let root = tempfile::tempdir().unwrap();
-        for name in [
-            "tool/bin",
-            "tool/lib",
-            "tool/etc",
-            "home/.local/bin",
-            "home/.local/share",
-        ] {
-            fs::create_dir_all(root.path().join(name)).unwrap();
-        }
-        let (tool, home) = (root.path().join("tool"), root.path().join("home"));
-        assert_eq!(
-            with_libraries(tool.join("bin"), &home),
-            [tool.join("lib"), tool.join("bin")]
+        let home = root.path().join("home");
+        each_row(
+            [
+                ("tool", &["lib", "etc"][..], &["lib"][..]),
+                (
+                    "home/opt/node",
+                    &["include/node", "lib", "share", "data"],
+                    &["include", "lib", "share"],
+                ),
+                (
+                    "home/.venvs/app",
+                    &["pyvenv.cfg", "lib", ".env"],
+                    &["lib", "pyvenv.cfg"],
+                ),
+                (
+                    "home/miniconda3",
+                    &["conda-meta", "etc", "lib", "envs", ".condarc", "pkgs"],
+                    &["lib", "conda-meta", "envs", "etc"],
+                ),
+                (
+                    "home/jdk",
+                    &["lib/modules", "conf", "release"],
+                    &["lib", "conf", "release"],
+                ),
+                (
+                    "home/sdk/go",
+                    &["pkg/tool", "src", "VERSION"],
+                    &["VERSION", "pkg", "src"],
+                ),
+                (
+                    "home/.some-tool",
+                    &["credentials.json", "etc", "lib"],
+                    &["lib"],
+                ),
+                ("home/.local", &["lib", "share", "etc"], &[]),
+                ("home", &["lib", "share", "etc"], &[]),
+            ],
+            |(tool, made, shown)| {
+                let tool = root.path().join(tool);
+                let bin = tool.join("bin");
+                for name in made.iter().chain(&["bin"]) {
+                    fs::create_dir_all(tool.join(name)).unwrap();
+                }
+                let mut expected: Vec<_> = shown.iter().map(|name| tool.join(name)).collect();
+                expected.push(bin.clone());
+                assert_eq!(with_libraries(bin, &home), expected);
+            },
         );
-        let own = home.join(".local/bin");
-        assert_eq!(with_libraries(own.clone(), &home), [own]);
     }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::{read_only, without_parents};
+use super::{read_only, user, without_parents};
 use crate::sandbox::Entry;
 
 /// Directories of the system with programs and settings. [`system`] shows no other directory at the
@@ -35,11 +35,15 @@ const ROOTS: [&str; 4] = [
 /// The most entries of /etc whose permissions are checked; further entries are hidden.
 const MAX_SETTINGS: usize = 20_000;
 
+/// Limit on the links that are followed one after another, as in the kernel.
+const MAX_LINKS: usize = 40;
+
 /// The path of the certificates inside.
 pub const CERTIFICATES: &str = "/run/unified-proxy/certs";
 
 /// Entries that every sandbox has besides the system: its own directories, the proxy's CA, a bundle
-/// with this CA in place of the system's bundles, and name resolution through the proxy only.
+/// with this CA in place of the system's bundles, name resolution through the proxy only, and an
+/// account for the user.
 pub fn own(home: &Path, certificates: &Path) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (at, mode) in [
@@ -61,6 +65,7 @@ pub fn own(home: &Path, certificates: &Path) -> Vec<Entry> {
     });
     entries.push(read_only(certificates, Path::new(CERTIFICATES)));
     entries.extend(network_settings());
+    entries.extend(user::missing(home));
     for at in ROOTS.map(Path::new) {
         if let Some(at) = plain_file(at) {
             entries.push(read_only(&certificates.join("ca-bundle.pem"), &at));
@@ -82,7 +87,9 @@ pub fn system() -> Vec<Entry> {
                 }
             }
             Ok(_) if at.ends_with("var") => {
-                let there = below_var.iter().filter(|path| path.is_dir());
+                // A link could not be mounted, and what it leads to may be anything.
+                let is_real = |path: &&PathBuf| fs::canonicalize(path).is_ok_and(|to| to == **path);
+                let there = below_var.iter().filter(is_real);
                 entries.extend(there.map(|path| read_only(path, path)));
             }
             Ok(_) => entries.push(read_only(&at, &at)),
@@ -126,37 +133,62 @@ fn private_settings() -> Vec<PathBuf> {
 fn network_settings() -> Vec<Entry> {
     let resolver = "nameserver 127.0.0.1\noptions timeout:30 attempts:2\n";
     let hosts = "127.0.0.1 localhost unified-proxy sandbox\n::1 localhost\n";
-    let mut entries = Vec::new();
-    for (at, text) in [("/etc/resolv.conf", resolver), ("/etc/hosts", hosts)] {
-        let text = text.to_owned();
-        match fs::symlink_metadata(at) {
-            Ok(found) if found.is_file() => entries.push(Entry::Replace {
-                at: at.into(),
-                text,
-            }),
-            // A symbolic link. If its target is below /run, as with systemd-resolved, the file is
-            // created, since /run is empty inside.
-            Ok(_) => {
-                let to = fs::read_link(at).unwrap_or_default();
-                let to = without_parents(&Path::new("/etc").join(to));
-                let to = match to.strip_prefix("/var/run") {
-                    Ok(rest) => Path::new("/run").join(rest),
-                    Err(_) => to,
-                };
-                if to.starts_with("/run") {
-                    entries.push(Entry::File { at: to, text });
-                } else if let Some(at) = plain_file(&to) {
-                    entries.push(Entry::Replace { at, text });
-                }
+    let files = [("/etc/resolv.conf", resolver), ("/etc/hosts", hosts)];
+    let entry = |(at, text): (&str, &str)| {
+        fs::symlink_metadata(at).ok()?;
+        let (at, text) = (followed(Path::new(at))?, text.to_owned());
+        match is_shown(&at) {
+            true if at.is_file() => Some(Entry::Replace { at, text }),
+            // The link leads to nothing, inside as outside.
+            true => None,
+            false => Some(Entry::File { at, text }),
+        }
+    };
+    files.into_iter().filter_map(entry).collect()
+}
+
+/// The path to which links lead inside. The machine's links exist there only in the directories
+/// that [`system`] shows, so a path outside them, such as `/run/systemd/resolve/stub-resolv.conf`
+/// or `/mnt/wsl/resolv.conf`, is the end, whatever it is on the machine. `None` if the links do not
+/// end, or end where a sandbox has files of its own.
+fn followed(path: &Path) -> Option<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let mut above: Vec<_> = path.ancestors().collect();
+        above.reverse();
+        let to = above.into_iter().find_map(|link| {
+            let to = match link.to_str() {
+                Some("/var/run") => PathBuf::from("/run"),
+                Some("/var/lock") => PathBuf::from("/run/lock"),
+                _ if is_shown(link) => fs::read_link(link).ok()?,
+                _ => return None,
+            };
+            let rest = path.strip_prefix(link).ok()?;
+            let to = link.parent()?.join(to);
+            Some(without_parents(&match rest.as_os_str().is_empty() {
+                true => to,
+                false => to.join(rest),
+            }))
+        });
+        match to {
+            Some(to) => path = to,
+            None => {
+                let is_own = ["/proc", "/dev"].iter().any(|own| path.starts_with(own));
+                return (!is_own && path.parent().is_some()).then_some(path);
             }
-            Err(_) => {}
         }
     }
-    entries
+    None
+}
+
+/// Whether [`system`] shows the machine's file at a path.
+fn is_shown(path: &Path) -> bool {
+    let mut below_var = SYSTEM_VAR.iter();
+    is_system(path) || below_var.any(|name| path.starts_with(Path::new("/var").join(name)))
 }
 
 /// The target of a path, if it is a file.
-fn plain_file(path: &Path) -> Option<PathBuf> {
+pub(super) fn plain_file(path: &Path) -> Option<PathBuf> {
     fs::canonicalize(path).ok().filter(|path| path.is_file())
 }
 

@@ -145,6 +145,7 @@ impl Fixture {
         let containers = Arc::new(FakeContainers::at(&[CONTAINER]));
         let recorder = Arc::new(Recorder::default());
         let policy = PolicySettings {
+            host_ports: Vec::new(),
             allow_private: Vec::new(),
             guarded_hosts: HostSet::default(),
             rules: Vec::new(),

@@ -1,11 +1,13 @@
 //! Files that the command may write although the host executes or obeys them. They are compared at
 //! the end and listed.
 
-use std::os::unix::fs::symlink;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
+use std::process::Command;
 
 use super::protected::{git, repository};
-use crate::fixture::Person;
+use crate::fixture::{NOBODY, Person, is_root};
 use crate::support::Ran;
 
 /// The listed lines in the order of their paths, which are relative to the working directory.
@@ -287,4 +289,84 @@ fn changed_files_that_an_environment_loader_loads_are_listed() {
     let script = format!("for file in {}; do echo x > $file; done", files.join(" "));
     let expected = files.map(|name| format!("{name} (changed)"));
     assert_eq!(listed(&person, &person.sh(&[], &script)), expected);
+}
+
+#[test]
+fn nothing_is_listed_in_a_directory_that_cannot_be_written_to() {
+    let Some(person) = Person::new() else { return };
+    let closed = person.directory("closed");
+    let mode = |mode| fs::set_permissions(&closed, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o555);
+    for with_repository in [false, true] {
+        if with_repository {
+            mode(0o755);
+            repository(&person, "closed");
+            mode(0o555);
+        }
+        let ran = Ran::of(person.command(&[], &["touch", "new"]).current_dir(&closed));
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(!ran.stderr.contains("closed/"), "{ran:?}");
+        if is_root() {
+            // A read-only file system.
+            mode(0o755);
+            let run = person.command(&[], &["touch", "new"]);
+            let mount = "mount --bind . .; mount -o remount,ro,bind .; cd \"$PWD\"; exec \"$@\"";
+            let mut unshare = Command::new("unshare");
+            unshare.args(["--mount", "sh", "-ec", mount, "sh"]);
+            unshare
+                .arg(run.get_program())
+                .args(run.get_args())
+                .env_clear();
+            let variables = run
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?)));
+            let ran = Ran::of(unshare.envs(variables).current_dir(&closed));
+            assert_eq!(ran.code, Some(1), "{ran:?}");
+            assert!(!ran.stderr.contains("closed/"), "{ran:?}");
+            mode(0o555);
+        }
+    }
+}
+
+#[test]
+fn files_of_another_user_that_were_there_are_not_listed() {
+    let Some(person) = Person::new().filter(|_| is_root()) else {
+        return;
+    };
+    let shared = person.base().join("shared");
+    for (name, text) in [
+        ("theirs/.git/HEAD", "ref: refs/heads/main\n"),
+        ("theirs/.git/config", ""),
+        ("theirs/.git/objects/x", ""),
+        ("theirs/.git/refs/x", ""),
+        ("theirs/.envrc", "x"),
+        ("theirs/.vscode/tasks.json", "{}"),
+        ("theirs/sub/.mcp.json", "{}"),
+        ("closed/.git/HEAD", "ref: refs/heads/main\n"),
+        ("closed/.envrc", "x"),
+    ] {
+        let path = shared.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let private = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(shared.join("closed"), private).unwrap();
+    // As in /tmp.
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).unwrap();
+    for owner in [0, NOBODY - 1] {
+        chown(shared.join("theirs"), Some(owner), Some(owner)).unwrap();
+        for (directory, expected) in [("shared", vec!["new/.envrc"]), ("shared/theirs", vec![])] {
+            let script = "mkdir new && echo x >new/.envrc; true";
+            let mut command = person.command(&[], &["sh", "-c", script]);
+            let ran = Ran::of(command.current_dir(person.base().join(directory)));
+            let below = format!("  {}/", person.base().join(directory).display());
+            let lines: Vec<_> = ran
+                .stderr
+                .lines()
+                .filter_map(|line| line.strip_prefix(&below))
+                .collect();
+            assert_eq!(lines, expected, "{ran:?}");
+            let _ = fs::remove_dir_all(shared.join("new"));
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //! attempt is a row. Some attempts could also fail without a sandbox. Tests repeat these attempts
 //! outside, to show that the sandbox is the reason for the failure.
 
+mod accounts;
 mod listed;
 mod network;
 mod outside;

@@ -211,6 +211,69 @@ fn secrets_in_variables_become_placeholders_and_values_that_refer_to_the_host_ar
 }
 
 #[test]
+fn plain_settings_reach_the_command_and_options_of_the_user_are_kept() {
+    let Some(mut person) = Person::new() else {
+        return;
+    };
+    let kept = [
+        ("MAX_THINKING_TOKENS", "31999"),
+        ("DISABLE_AUTH", "true"),
+        ("DB_CONNECTION", "sqlite"),
+        ("SORT_KEY", "created_at"),
+        ("JWT_EXPIRES_IN", "7d"),
+        ("COOKIE_DOMAIN", ".example.com"),
+        ("ENV", "production"),
+    ];
+    let masked = [
+        ("DB_PASS", "summer"),
+        (
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "authorization=Bearer%20summer",
+        ),
+    ];
+    let merged = [
+        ("no_proxy", "app.localhost,.corp.example.com"),
+        (
+            "JAVA_TOOL_OPTIONS",
+            "-Dmy.option=1 -Dmy.password=summer -javaagent:/host/agent.jar",
+        ),
+    ];
+    let all = kept.iter().chain(&masked).chain(&merged);
+    let all = all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    person.env.extend(all);
+    let printed = person.run(&[], &["env", "-0"]).ok();
+    let env: BTreeMap<&str, &str> = printed
+        .split('\0')
+        .filter_map(|pair| pair.split_once('='))
+        .collect();
+    for (name, value) in kept {
+        assert_eq!(env.get(name), Some(&value), "{name}");
+    }
+    for (name, _) in masked {
+        assert!(env[name].starts_with("up-placeholder-"), "{name}");
+    }
+    assert!(!printed.contains("summer"), "{printed}");
+    for name in ["NO_PROXY", "no_proxy"] {
+        let hosts: Vec<_> = env[name].split(',').collect();
+        assert!(
+            hosts.contains(&"app.localhost") && hosts.contains(&"localhost"),
+            "{hosts:?}"
+        );
+        assert!(!env[name].contains("example.com"), "{hosts:?}");
+    }
+    let java = env["JAVA_TOOL_OPTIONS"];
+    assert!(
+        java.starts_with("-Dmy.option=1 -Dhttp.proxyHost="),
+        "{java}"
+    );
+    person
+        .env
+        .push(("ENV".to_owned(), "/host/start.sh".to_owned()));
+    let ran = person.sh(&[], "echo ${ENV-unset}");
+    assert_eq!(ran.ok(), "unset\n");
+}
+
+#[test]
 fn private_files_and_logs_of_the_system_cannot_be_read() {
     for person in people() {
         let mut private: Vec<String> = [

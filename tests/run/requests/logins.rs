@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
+use testkit::each_row;
 
 use crate::attempts::{python, rows};
 use crate::confinement::{MARK, SEARCH, mark};
@@ -246,6 +247,45 @@ fn without_the_flag_no_login_is_used() {
     assert!(!said.contains("logins"), "{said}");
     let seen = format!("{:?}", person.origin.seen());
     assert!(!seen.contains(MARK), "{seen}");
+}
+
+#[test]
+fn the_report_names_the_variable_of_a_placeholder_and_the_flag_that_injects_it() {
+    let Some(mut person) = person() else { return };
+    for name in ["ANTHROPIC_API_KEY", "MY_TOKEN"] {
+        person.env.push((name.into(), format!("sk-{MARK}")));
+    }
+    let script = "curl -s -H \"x-api-key: $ANTHROPIC_API_KEY\" https://api.anthropic.com/echo; \
+        curl -s -u \"me:$MY_TOKEN\" https://api.openai.com/echo; \
+        curl -s \"https://chatgpt.com/echo?key=$ANTHROPIC_API_KEY\"; \
+        dig +short unified-proxy; true";
+    let ran = person.sh(&[], script);
+    let line = |host: &str| {
+        let mut lines = ran.stderr.lines();
+        lines
+            .find(|line| line.starts_with(&format!("  {host} ")))
+            .unwrap_or_else(|| panic!("{ran:?}"))
+    };
+    each_row(
+        [
+            (
+                "api.anthropic.com",
+                "--with-logins   (the command has a placeholder for $ANTHROPIC_API_KEY)",
+            ),
+            (
+                "api.openai.com",
+                "credential_misuse   (a placeholder for $MY_TOKEN;",
+            ),
+            (
+                "chatgpt.com",
+                "credential_misuse   (a placeholder for $ANTHROPIC_API_KEY;",
+            ),
+            ("unified-proxy", "this is the sandbox itself"),
+        ],
+        |(host, says)| assert!(line(host).contains(says), "{}", line(host)),
+    );
+    assert!(!ran.stderr.contains("--allow"), "{}", ran.stderr);
+    assert!(!format!("{:?}", person.origin.seen()).contains("up-placeholder"));
 }
 
 #[test]

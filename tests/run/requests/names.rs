@@ -1,8 +1,11 @@
 //! DNS inside a sandbox.
 
+use std::fs;
+use std::os::unix::fs::symlink;
+
 use testkit::each_row;
 
-use crate::fixture::Person;
+use crate::fixture::{Person, is_root};
 
 #[test]
 fn allowed_names_resolve_and_other_names_do_not_exist() {
@@ -73,4 +76,63 @@ fn many_questions_at_once_are_all_answered() {
         with c.ThreadPoolExecutor(50) as pool: print(set(pool.map(lambda _: socket.gethostbyname('api.example.com'), range(300))))";
     let ran = person.run(&[], &["python3", "-c", script]);
     assert_eq!(ran.ok(), "{'127.0.0.1'}\n");
+}
+
+/// Each row has links in a copy of /etc, which a mount namespace has in the place of /etc. Their
+/// targets are in directories that no sandbox shows, or lead there in several steps.
+#[test]
+fn names_resolve_wherever_the_links_of_the_system_lead() {
+    let Some(person) = Person::new().filter(|_| is_root()) else {
+        return;
+    };
+    let run = person.command(
+        &["--quiet"],
+        &[
+            "sh",
+            "-c",
+            "cat /etc/resolv.conf; getent ahosts unified-proxy | awk '{print $1}' | sort -u; dig +short api.example.com",
+        ],
+    );
+    let wsl = "mount -t tmpfs none /mnt; mkdir /mnt/wsl; cp /etc/resolv.conf /etc/hosts /mnt/wsl";
+    each_row(
+        [
+            vec![("resolv.conf", "/mnt/wsl/resolv.conf")],
+            vec![
+                ("resolv.conf", "../mnt/wsl/resolv.conf"),
+                ("hosts", "../mnt/wsl/hosts"),
+            ],
+            vec![
+                ("resolv.conf", "/var/lib/own/resolv.conf"),
+                ("hosts", "/home/own/hosts"),
+            ],
+            vec![
+                ("resolv.conf", "/var/run/own/resolv.conf"),
+                ("hosts", "/run/own/hosts"),
+            ],
+            vec![
+                ("resolv.conf", "static/resolv.conf"),
+                ("hosts", "/etc/static/hosts"),
+                ("static", "real"),
+                ("real/resolv.conf", "/run/own/resolv.conf"),
+                ("real/hosts", "../first"),
+                ("first", "second"),
+                ("second", "/nowhere/hosts"),
+            ],
+        ],
+        |links| {
+            let ran = person.run_with_etc(&run, wsl, |etc| {
+                fs::create_dir(etc.join("real")).unwrap();
+                for (name, to) in &links {
+                    let at = etc.join(name);
+                    let _ = fs::remove_file(&at);
+                    symlink(to, at).unwrap();
+                }
+            });
+            assert_eq!(
+                ran.ok(),
+                "nameserver 127.0.0.1\noptions timeout:30 attempts:2\n127.0.0.1\n127.0.0.1\n",
+                "{links:?}"
+            );
+        },
+    );
 }

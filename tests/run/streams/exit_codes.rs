@@ -124,6 +124,29 @@ fn without_user_namespaces_the_exit_code_is_69_and_the_setting_is_named() {
 }
 
 #[test]
+fn run_in_a_sandbox_says_that_it_is_one_and_what_to_do() {
+    let Some(person) = Person::new() else { return };
+    each_row(
+        [
+            "unified-proxy run -- true",
+            "mkdir new; cd new; unified-proxy run -- true",
+            "env -i PATH=$PATH unified-proxy run -- true",
+            "unified-proxy run --server /no/such.sock -- true",
+        ],
+        |script| {
+            let ran = person.sh(&["--quiet"], script);
+            assert_eq!(ran.code, Some(69), "{ran:?}");
+            for part in [
+                "sandbox of unified-proxy already",
+                "without `unified-proxy run`",
+            ] {
+                assert!(ran.stderr.contains(part), "{ran:?}");
+            }
+        },
+    );
+}
+
+#[test]
 fn run_exits_with_69_if_the_server_is_unreachable() {
     let Some(person) = Person::new() else { return };
     let ran = Ran::of(&mut person.bare(&["--server", "/no/such.sock"], &["true"]));

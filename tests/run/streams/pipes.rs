@@ -61,6 +61,55 @@ fn files_can_be_the_streams_of_a_command() {
     assert!(fs::read(&to).unwrap() == bytes());
 }
 
+/// The shell of each row opens the files. The lines of both streams are in their order where the
+/// streams are one file.
+#[test]
+fn no_line_is_lost_and_the_order_is_kept_in_a_file_that_is_both_output_streams() {
+    let Some(person) = Person::new() else { return };
+    let script = "i=0; while [ $i -lt 300 ]; do echo out$i; echo err$i >&2; i=$((i+1)); done";
+    let run = person.command(&["--quiet"], &["sh", "-c", script]);
+    let lines: Vec<String> = (0..300)
+        .flat_map(|i| [format!("out{i}"), format!("err{i}")])
+        .collect();
+    let file = person.base().join("both");
+    each_row(
+        [
+            ("\"$@\" >\"$F\" 2>&1", vec![]),
+            ("\"$@\" >>\"$F\" 2>&1", vec![]),
+            ("\"$@\" 2>\"$F\" >&2", vec![]),
+            ("\"$@\" >\"$F\" 2>\"$F\"", vec![]),
+            ("\"$@\" 2>&1 | cat >\"$F\"", vec![]),
+            (
+                "{ echo first; \"$@\"; echo last; } >\"$F\" 2>&1",
+                vec!["first", "last"],
+            ),
+        ],
+        |(redirection, around)| {
+            let _ = fs::remove_file(&file);
+            let mut shell = Command::new("sh");
+            shell
+                .args(["-c", redirection, "sh"])
+                .arg(run.get_program())
+                .args(run.get_args());
+            let variables = run
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?)));
+            shell.env_clear().envs(variables).env("F", &file);
+            let status = shell
+                .current_dir(person.work())
+                .stdin(Stdio::null())
+                .status();
+            assert!(status.unwrap().success());
+            let written = fs::read_to_string(&file).unwrap();
+            let written: Vec<&str> = written
+                .lines()
+                .filter(|line| !around.contains(line))
+                .collect();
+            assert!(written == lines, "{redirection}: {} lines", written.len());
+        },
+    );
+}
+
 #[test]
 fn a_closed_output_pipe_ends_the_command() {
     let Some(person) = Person::new() else { return };

@@ -122,6 +122,7 @@ impl Guard {
     fn of(container: Arc<Container>, settings: GithubSettings) -> Self {
         let policy = PolicySettings {
             allow_private: Vec::new(),
+            host_ports: Vec::new(),
             guarded_hosts: ["api.github.com", "ghe.example.com"]
                 .map(host)
                 .into_iter()
