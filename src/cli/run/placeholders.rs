@@ -217,9 +217,9 @@ fn read(file: &File) -> io::Result<Contents> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Opens the parent directory of a placeholder. Fails at a symbolic link in the path, which another
+/// Opens the parent directory of a path. Fails at a symbolic link in the path, which another
 /// sandbox may have put there.
-fn parent(path: &Path) -> Result<impl AsFd, Errno> {
+pub fn parent(path: &Path) -> Result<impl AsFd + use<>, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let parent = path.parent().unwrap_or(Path::new("/"));
     openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)

@@ -65,6 +65,15 @@ impl Protected {
         &self.found.read_only
     }
 
+    /// The existing configurations of repositories.
+    pub fn git_configs(&self) -> Vec<PathBuf> {
+        let configs = self.found.repositories.iter();
+        let configs = configs.map(|git| git.join("config"));
+        configs
+            .filter(|path| self.found.read_only.contains(path) && path.is_file())
+            .collect()
+    }
+
     /// Searches again, and returns what was made, changed or removed since the first search that
     /// the host would execute or obey, the most dangerous first. Fails if the search fails, since the command may have made a
     /// directory unreadable.
