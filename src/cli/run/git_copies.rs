@@ -81,7 +81,11 @@ impl GitCopies {
 
     /// Replaces the entries of the sandbox's file system that make these files read-only.
     pub fn redirect(&self, entries: &mut Vec<Entry>) {
-        entries.retain(|entry| self.originals.iter().all(|original| entry.at() != original.path));
+        entries.retain(|entry| {
+            self.originals
+                .iter()
+                .all(|original| entry.at() != original.path)
+        });
         entries.push(Entry::Bind {
             from: self.copies(),
             at: INSIDE.into(),
@@ -113,9 +117,13 @@ impl GitCopies {
         if copy.text == original.text {
             return Ok(String::new());
         }
-        let changed = self.settings(&original.text)?.changed(&self.settings(&copy.text)?);
+        let changed = self
+            .settings(&original.text)?
+            .changed(&self.settings(&copy.text)?);
         if changed.len() > MAX_CHANGED {
-            return Err(io::Error::other(format!("there are more than {MAX_CHANGED}")));
+            return Err(io::Error::other(format!(
+                "there are more than {MAX_CHANGED}"
+            )));
         }
         let (taken, left): (Vec<_>, Vec<_>) = changed.into_iter().partition(|one| one.is_harmless);
         if !taken.is_empty() {
@@ -124,8 +132,16 @@ impl GitCopies {
         let path = shown(&original.path.display().to_string());
         let mut text = String::new();
         for (settings, what) in [
-            (taken, format!("settings of git that the command made and that are now in {path}")),
-            (left, format!("settings of git that the command made and that ended with it, since programs of the host may obey them; what you want of them, set in {path}")),
+            (
+                taken,
+                format!("settings of git that the command made and that are now in {path}"),
+            ),
+            (
+                left,
+                format!(
+                    "settings of git that the command made and that ended with it, since programs of the host may obey them; what you want of them, set in {path}"
+                ),
+            ),
         ] {
             if !settings.is_empty() {
                 // Writing to a String cannot fail.

@@ -128,7 +128,9 @@ fn is_name(text: &str) -> bool {
     text.chars().all(is_plain)
         && text.starts_with(|letter: char| letter.is_alphanumeric() || letter == '_')
         && !text.ends_with(['/', '.'])
-        && !["..", "//", "/.", "/-"].iter().any(|part| text.contains(part))
+        && !["..", "//", "/.", "/-"]
+            .iter()
+            .any(|part| text.contains(part))
 }
 
 /// Whether a text is the refspec of a branch, or of all branches, of a remote.
@@ -159,7 +161,8 @@ fn is_url(text: &str) -> bool {
     let is_word = |text: &str| {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
         // A dash at the beginning would make an option of ssh of it.
-        text.chars().all(is_plain) && text.starts_with(|letter: char| letter.is_ascii_alphanumeric())
+        text.chars().all(is_plain)
+            && text.starts_with(|letter: char| letter.is_ascii_alphanumeric())
     };
     let is_of_path = |letter: char| letter.is_ascii_alphanumeric() || "._~/+%@=,-".contains(letter);
     is_word(user)
@@ -181,10 +184,18 @@ mod tests {
     /// The changed keys after settings were added to those of `BEFORE`, each with whether it is
     /// harmless.
     fn changed(added: &str) -> Vec<(String, bool)> {
-        let added: String = added.split_terminator('|').map(|line| format!("{}\0", line.replacen(' ', "\n", 1))).collect();
-        let (before, later) = (Settings::read(BEFORE), Settings::read(&format!("{BEFORE}{added}")));
+        let added: String = added
+            .split_terminator('|')
+            .map(|line| format!("{}\0", line.replacen(' ', "\n", 1)))
+            .collect();
+        let (before, later) = (
+            Settings::read(BEFORE),
+            Settings::read(&format!("{BEFORE}{added}")),
+        );
         let changed = before.changed(&later).into_iter();
-        changed.map(|changed| (changed.key, changed.is_harmless)).collect()
+        changed
+            .map(|changed| (changed.key, changed.is_harmless))
+            .collect()
     }
 
     #[test]
@@ -201,7 +212,10 @@ mod tests {
             |added| {
                 let found = changed(added);
                 assert_eq!(found.len(), added.split('|').count(), "{found:?}");
-                assert!(found.iter().all(|(_, is_harmless)| *is_harmless), "{found:?}");
+                assert!(
+                    found.iter().all(|(_, is_harmless)| *is_harmless),
+                    "{found:?}"
+                );
             },
         );
     }
@@ -209,15 +223,39 @@ mod tests {
     #[test]
     fn what_git_executes_and_what_leads_to_repositories_of_this_machine_is_not_harmless() {
         let programs = [
-            "core.fsmonitor", "core.sshcommand", "core.hookspath", "core.pager", "core.editor", "core.worktree",
-            "alias.st", "filter.x.clean", "include.path", "includeif.gitdir:/.path", "credential.helper",
-            "url.ext::sh.insteadof", "uploadpack.packobjectshook", "diff.external", "http.proxy",
-            "remote.origin.uploadpack", "remote.origin.receivepack", "remote.origin.vcs", "remote.origin.proxy",
-            "remote.pushdefault", "remote.origin.pushurl", "branch.main.mergeoptions", "branch.main.description",
-            "submodule.x.update", "extensions.worktreeconfig", "user.email",
+            "core.fsmonitor",
+            "core.sshcommand",
+            "core.hookspath",
+            "core.pager",
+            "core.editor",
+            "core.worktree",
+            "alias.st",
+            "filter.x.clean",
+            "include.path",
+            "includeif.gitdir:/.path",
+            "credential.helper",
+            "url.ext::sh.insteadof",
+            "uploadpack.packobjectshook",
+            "diff.external",
+            "http.proxy",
+            "remote.origin.uploadpack",
+            "remote.origin.receivepack",
+            "remote.origin.vcs",
+            "remote.origin.proxy",
+            "remote.pushdefault",
+            "remote.origin.pushurl",
+            "branch.main.mergeoptions",
+            "branch.main.description",
+            "submodule.x.update",
+            "extensions.worktreeconfig",
+            "user.email",
         ];
         each_row(programs, |key| {
-            assert_eq!(changed(&format!("{key} true")), [(key.to_owned(), false)], "{key}");
+            assert_eq!(
+                changed(&format!("{key} true")),
+                [(key.to_owned(), false)],
+                "{key}"
+            );
         });
         each_row(
             [
@@ -253,12 +291,18 @@ mod tests {
             ],
             |added| {
                 let found = changed(added);
-                assert!(!found.is_empty() && found.iter().all(|(_, is_harmless)| !is_harmless), "{added}: {found:?}");
+                assert!(
+                    !found.is_empty() && found.iter().all(|(_, is_harmless)| !is_harmless),
+                    "{added}: {found:?}"
+                );
             },
         );
         // A branch may not use a remote whose URL is not taken over.
         let found = changed("remote.f.url ../evil|branch.f.remote f");
-        assert!(found.iter().all(|(_, is_harmless)| !is_harmless), "{found:?}");
+        assert!(
+            found.iter().all(|(_, is_harmless)| !is_harmless),
+            "{found:?}"
+        );
         // A second value may replace the first.
         let found = changed("remote.f.url https://example.com/a|remote.f.url ../evil");
         assert_eq!(found, [("remote.f.url".to_owned(), false)]);
@@ -267,7 +311,10 @@ mod tests {
     #[test]
     fn the_settings_of_a_branch_may_be_removed_and_those_of_a_remote_may_not() {
         let changed = Settings::read(BEFORE).changed(&Settings::default());
-        let changed: Vec<_> = changed.iter().map(|changed| (&*changed.key, changed.is_harmless)).collect();
+        let changed: Vec<_> = changed
+            .iter()
+            .map(|changed| (&*changed.key, changed.is_harmless))
+            .collect();
         let expected = [
             ("branch.main.merge", true),
             ("branch.main.remote", true),

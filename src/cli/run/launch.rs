@@ -27,7 +27,7 @@ use super::signals::{SignalEvent, Signals};
 use super::specification::{Prepared, specification};
 use super::terminal::{HostTerminal, Streams, stop_ourselves};
 use super::watched::WatchedFlows;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, printable};
 use crate::sandbox::{self, Event, Refused, Sandbox};
 
 /// Time limit for the renewal of a lease.
@@ -43,6 +43,9 @@ impl From<Refused> for Failure {
 pub fn launch(run: Run) -> Result<u8, Failure> {
     close_inherited();
     let directories = RunDirectories::find(&run.write, &run.read)?;
+    if let Some(hint) = directories.hint_of_git()?.filter(|_| !run.quiet) {
+        say(&hint);
+    }
     let kept = directories::kept_state(&directories)?;
     let learn = run.learn.as_deref().map(LearnedFile::open).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -187,7 +190,12 @@ impl Parts {
         if let Some(copies) = &self.git_copies {
             copies.redirect(&mut protected);
         }
-        protected.extend(covers(self.protected.obeyed(), &directories.writable));
+        protected.extend(self.protected.unseen_trees());
+        protected.extend(covers(
+            self.protected.obeyed(),
+            self.protected.repositories(),
+            &directories.writable,
+        ));
         let prepared = std::mem::take(&mut self.prepared);
         let mut spec = specification(&run.command, prepared, directories, &settings, protected)?;
         let streams = Streams::look().map_err(|error| {
@@ -328,10 +336,14 @@ fn announce(logins: &Logins) {
             names.join(", ")
         ),
     };
-    // A write error is ignored: there is no other output for the text.
     for text in logins.left_out.iter().chain([&text]) {
-        let _ = writeln!(io::stderr(), "unified-proxy: {text}");
+        say(text);
     }
+}
+
+fn say(text: &str) {
+    // A write error is ignored: there is no other output for the text.
+    let _ = writeln!(io::stderr(), "unified-proxy: {}", printable(text));
 }
 
 /// Makes the report from the audit log of this run's appliance; empty if the log cannot be opened.

@@ -2,6 +2,8 @@
 //! attempt is a row. Some attempts could also fail without a sandbox. Tests repeat these attempts
 //! outside, to show that the sandbox is the reason for the failure.
 
+mod git_settings;
+mod git_trees;
 mod listed;
 mod network;
 mod outside;
