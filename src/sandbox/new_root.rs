@@ -83,7 +83,8 @@ impl Entry {
             | Self::Bind { at, .. }
             | Self::Pin { at, .. }
             | Self::Hide { at }
-            | Self::Replace { at, .. } => at,
+            | Self::Replace { at, .. }
+            | Self::Redirect { at, .. } => at,
         }
     }
 }
@@ -115,6 +116,8 @@ struct Tree {
     ours: [u64; 2],
     /// The flags of each mount of the new root. They also apply to its submounts.
     mounts: Vec<(PathBuf, MountFlags)>,
+    /// The paths of mounted symbolic links, which have no flags to set.
+    links: Vec<PathBuf>,
     /// The number of files and directories that were made in `scratch` and `parts`.
     parts: usize,
 }
@@ -137,6 +140,7 @@ impl Tree {
             new,
             ours,
             mounts: vec![(PathBuf::from("/"), READ_ONLY)],
+            links: Vec::new(),
             parts: 0,
         };
         tree.add_devices()?;
@@ -161,6 +165,12 @@ impl Tree {
             Entry::Replace { at, text } => {
                 let target = self.find(at)?;
                 let part = self.part("/parts", |path| fs::write(path, text))?;
+                self.attach(&part, &target, at, READ_ONLY)
+            }
+            Entry::Redirect { at, to } => {
+                let target = self.find(at)?;
+                let part = self.part("/parts", |path| symlink(to, path))?;
+                self.links.push(at.clone());
                 self.attach(&part, &target, at, READ_ONLY)
             }
         }
@@ -339,7 +349,12 @@ impl Tree {
             let Ok(at) = mount.at.strip_prefix("/new") else {
                 continue;
             };
-            let flags = self.flags(&Path::new("/").join(at)) | mount.flags | MountFlags::BIND;
+            let at = Path::new("/").join(at);
+            // The call would follow the link.
+            if self.links.contains(&at) {
+                continue;
+            }
+            let flags = self.flags(&at) | mount.flags | MountFlags::BIND;
             match mount_remount(&mount.at, flags, c"") {
                 Ok(()) => {}
                 // This process may not enter a parent directory of the mount, so the command may
@@ -395,8 +410,9 @@ fn resolve(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     })
 }
 
+/// Opens a file or a symbolic link itself.
 fn open(path: &str) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(CWD, path, flags, Mode::empty())?)
 }
 

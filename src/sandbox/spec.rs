@@ -44,6 +44,9 @@ pub enum Entry {
     Hide { at: PathBuf },
     /// A read-only file with this text, mounted over an existing one.
     Replace { at: PathBuf, text: String },
+    /// A symbolic link, mounted over an existing file, so that the link can be neither renamed nor
+    /// removed. Programs that follow it read and replace its target instead of the file.
+    Redirect { at: PathBuf, to: PathBuf },
 }
 
 /// Access to a bind mount. The mount is always `nosuid` and `nodev`.

@@ -283,6 +283,11 @@ project() {
     for path in .git/hooks/pre-commit .git/config .envrc .vscode/tasks.json .vscode/settings.json .idea/workspace.xml .mcp.json \
         .claude/settings.json .claude/settings.local.json .cursor/mcp.json .husky .githooks .pre-commit-config.yaml \
         mise.toml .tool-versions .kiro/settings/mcp.json .roo/mcp.json .hg/hgrc; do
+        # git in the sandbox writes to a copy of its own, to which a link leads.
+        if [[ "$path" == .git/config && "$(readlink "$path")" == /run/unified-proxy/git/* ]]; then
+            if rm -f "$path" 2>/dev/null; then opened "write-$path" "the link could be removed"; else held "write-$path"; fi
+            continue
+        fi
         # The host obeys these at once only if they exist already. `run` lists new ones at the end.
         if [[ "$path" =~ ^(\.husky|\.githooks|\.pre-commit-config|mise|\.tool-versions|\.kiro|\.roo|\.hg) ]]; then
             if [[ -e "$path" ]] && writable "$path"; then opened "write-$path" "it is writable"; else held "write-$path"; fi

@@ -196,7 +196,7 @@ pub fn state_directories(kept: &Path) -> Vec<PathBuf> {
 
 /// Creates and locks the state directory of one run, and removes the directories of killed runs.
 /// Dropping the [`TempDir`] deletes the directory.
-fn private_directory(kept: &Path) -> io::Result<(TempDir, File)> {
+pub fn private_directory(kept: &Path) -> io::Result<(TempDir, File)> {
     let mut made = Err(io::Error::other("no directory can hold its state"));
     for path in state_directories(kept) {
         made = make_private(path);

@@ -8,12 +8,16 @@ use std::time::{Duration, Instant};
 
 use super::fingerprint::{Fingerprint, Fingerprints};
 use super::git_directory;
+use super::obeyed::is_empty;
 use super::search::{Found, exists};
 
 /// Limit on the changes that are listed separately in a directory that the host obeys as a whole.
 const MAX_LISTED: usize = 5;
 /// The time that git has to list all indexes.
 const GIT_WAIT: Duration = Duration::from_secs(30);
+/// Limit on the protected files whose versions in commits are compared, since they are arguments of
+/// git.
+const MAX_VERSIONS: usize = 500;
 
 /// What happened to a file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +25,9 @@ pub enum Change {
     Made,
     Changed,
     Removed,
+    /// A protected file that differs between the commits that were checked out at the start and at
+    /// the end.
+    Committed,
     /// A repository that the index of the work tree around it did not name before.
     Entered,
     /// The number of files in a directory that were made, changed or removed.
@@ -33,6 +40,9 @@ impl fmt::Display for Change {
             Self::Made => Ok(()),
             Self::Changed => f.write_str(" (changed)"),
             Self::Removed => f.write_str(" (removed)"),
+            Self::Committed => f.write_str(
+                " (HEAD has another version than before: `git diff HEAD` shows it, `git restore` takes it)",
+            ),
             Self::Entered => f.write_str(" (git status now executes what its settings name)"),
             Self::Several(count) => write!(f, " ({count} files)"),
         }
@@ -47,6 +57,8 @@ pub struct Start {
     files: BTreeMap<PathBuf, Option<Fingerprint>>,
     /// Work trees that contain other repositories, each with [`git_directory::entered`].
     entered: BTreeMap<PathBuf, Option<BTreeSet<PathBuf>>>,
+    /// Work trees, each with [`git_directory::versions`] of its protected files.
+    versions: BTreeMap<PathBuf, Option<BTreeMap<PathBuf, String>>>,
     /// The program git.
     git: Option<PathBuf>,
 }
@@ -73,7 +85,13 @@ impl Start {
             let entered = git_directory::entered(git, tree, deadline);
             (tree.to_path_buf(), entered)
         });
+        let roots = found.roots().iter();
+        let roots = roots.filter_map(|root| Some((root, git.as_ref()?)));
+        let roots = roots.filter(|(root, _)| exists(&root.join(".git")));
+        let committed =
+            roots.map(|(root, git)| (root.clone(), versions(git, root, found, deadline)));
         Self {
+            versions: committed.collect(),
             entered: entered.collect(),
             fingerprints,
             files,
@@ -144,6 +162,7 @@ impl Start {
                 changes.extend(listed.map(|(path, change)| (path.clone(), change)));
             }
         }
+        changes.extend(self.committed(before));
         changes.retain(|path, _| !first.contains_key(path));
         first.into_iter().chain(changes).collect()
     }
@@ -156,6 +175,29 @@ impl Start {
             (true, true) => Change::Changed,
             (true, false) => Change::Removed,
         })
+    }
+
+    /// The protected files of which the commit that is checked out has another version than the one
+    /// at the start. The command could not write it to the file.
+    fn committed(&self, found: &Found) -> Vec<(PathBuf, Change)> {
+        let deadline = Instant::now() + GIT_WAIT;
+        let mut committed = Vec::new();
+        for (tree, before) in &self.versions {
+            let now = self
+                .git
+                .as_ref()
+                .and_then(|git| versions(git, tree, found, deadline));
+            let (before, now) = (before.clone().unwrap_or_default(), now.unwrap_or_default());
+            let paths: BTreeSet<_> = before.keys().chain(now.keys()).collect();
+            let differ = paths
+                .into_iter()
+                .filter(|path| before.get(*path) != now.get(*path));
+            let differ = differ.map(|path| (before.contains_key(path), tree.join(path)));
+            // A file that was there before was added by the command as it is.
+            let differ = differ.filter(|(was_known, path)| *was_known || is_empty(path));
+            committed.extend(differ.map(|(_, path)| (path, Change::Committed)));
+        }
+        committed
     }
 
     /// The repositories that an index names since the start, and indexes that cannot be read any
@@ -181,4 +223,20 @@ impl Start {
         }
         new
     }
+}
+
+/// The versions of the protected files of a work tree in the commit that is checked out.
+fn versions(
+    git: &Path,
+    tree: &Path,
+    found: &Found,
+    deadline: Instant,
+) -> Option<BTreeMap<PathBuf, String>> {
+    let own = found
+        .read_only
+        .iter()
+        .filter_map(|path| path.strip_prefix(tree).ok());
+    let own = own.filter(|path| !path.starts_with(".git"));
+    let own: Vec<_> = own.filter_map(Path::to_str).take(MAX_VERSIONS).collect();
+    git_directory::versions(git, tree, &own, deadline)
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use super::git_directory;
 use crate::cli::exit::{Failure, code};
 use crate::sandbox::machine::without_parents;
 
@@ -26,7 +27,8 @@ pub struct RunDirectories {
     pub home: PathBuf,
     /// The working directory.
     pub directory: PathBuf,
-    /// Writable paths: the working directory, then the paths of `--write`.
+    /// Writable paths: the working directory, the paths of `--write`, then the git directory of a
+    /// working directory that is a linked work tree or a submodule.
     pub writable: Vec<PathBuf>,
     /// Read-only paths, given by `--read`.
     pub readable: Vec<PathBuf>,
@@ -55,12 +57,19 @@ impl RunDirectories {
         }
         let readable: Result<Vec<_>, _> =
             read.iter().map(|path| canonical("--read", path)).collect();
+        let readable = readable?;
+        if let Some(git) = git_directory::outside(&directory) {
+            let mut shown = writable.iter().chain(&readable);
+            if !shown.any(|root| git.starts_with(root)) {
+                writable.push(git);
+            }
+        }
         let directories = Self {
             home: home.clone().unwrap_or_else(|| PLAIN_HOME.into()),
             real_home: home,
             directory,
             writable,
-            readable: readable?,
+            readable,
         };
         directories.check()?;
         Ok(directories)
@@ -100,6 +109,39 @@ impl RunDirectories {
     /// Returns the first writable path that contains `path`.
     pub fn writable_above(&self, path: &Path) -> Option<&PathBuf> {
         self.writable.iter().find(|root| path.starts_with(root))
+    }
+
+    /// Says why git will not work in the working directory; `None` if it will, or if the user's home
+    /// directory is in the same work tree. Fails if git would do harm there.
+    pub fn hint_of_git(&self) -> Result<Option<String>, Failure> {
+        let shows = |path: &Path| self.shown().any(|root| path.starts_with(root));
+        let file = self.directory.join(".git");
+        let git = canonical_or_same(&git_directory::of_tree(&file));
+        if git != file && git.is_dir() && !shows(&git) {
+            return Ok(Some(format!(
+                "git does not work here, since the command does not see {}, which does not name \
+                 this directory as its work tree: show it with --write if it is the right one",
+                git.display()
+            )));
+        }
+        let around = git_directory::around(&self.directory);
+        let around = around.map(|(top, git)| (top, canonical_or_same(&git)));
+        let around = around.filter(|(top, _)| !self.home.starts_with(top));
+        let Some((top, git)) = around.filter(|(top, git)| !shows(top) || !shows(git)) else {
+            return Ok(None);
+        };
+        let top = top.display();
+        match self.writable_above(&git) {
+            Some(_) => Err(Failure::usage(format_args!(
+                "the command would see the git directory of {top} but not all files of this work \
+                 tree, so that git would take them for deleted: start in {top}, or show it with \
+                 --write"
+            ))),
+            None => Ok(Some(format!(
+                "git does not work here, since the command does not see the repository around this \
+                 directory: start in {top} if it should"
+            ))),
+        }
     }
 
     fn check(&self) -> Result<(), Failure> {

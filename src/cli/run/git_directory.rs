@@ -1,22 +1,26 @@
 //! Recognizes git directories, and reads the paths and the index entries that lead to others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
 use rustix::fs::CWD;
 
-use super::obeyed::read_start;
+use super::git_config::{Named, named};
+use super::obeyed::{is_empty, read_start};
 use crate::sandbox::machine::without_parents;
 
 /// Limit on the bytes of the list of an index, for about two million files.
 const MAX_LIST: u64 = 256 << 20;
 /// Limit on the bytes that are read of a file with a path.
 const MAX_PATH: u64 = 16 << 10;
+/// The text of a `commondir` that keeps git from using its directory as a git directory.
+pub const NOWHERE: &str = "/dev/null\n";
 
 /// Whether git uses the directory as a git directory.
 pub fn is_one(path: &Path) -> bool {
@@ -46,12 +50,63 @@ pub fn of_tree(git: &Path) -> PathBuf {
     )
 }
 
+/// The directory with the files that all work trees share: the one that `commondir` names, or the
+/// git directory itself.
+pub fn common(git: &Path) -> PathBuf {
+    let common = read_start(CWD, &git.join("commondir"), MAX_PATH);
+    let common = common.map(|path| without_parents(&git.join(path.trim())));
+    common.unwrap_or_else(|| git.to_owned())
+}
+
+/// The `.git` file of a linked work tree, where `own` is its directory in `worktrees`; `None` if the
+/// tree does not exist, or if its file names another directory.
+pub fn file_of_linked(own: &Path) -> Option<PathBuf> {
+    let text = read_start(CWD, &own.join("gitdir"), MAX_PATH)?;
+    let tree = own.join(text.trim()).parent()?.to_owned();
+    let file = fs::canonicalize(tree).ok()?.join(".git");
+    let named = fs::canonicalize(of_tree(&file)).ok()?;
+    (named == fs::canonicalize(own).ok()?).then_some(file)
+}
+
+/// The git directory outside of a linked work tree or submodule that git needs there; `None` for
+/// other directories. The git directory must name the tree too: its owner did not choose the `.git`
+/// of a tree that came from elsewhere.
+pub fn outside(tree: &Path) -> Option<PathBuf> {
+    let file = tree.join(".git");
+    let own = fs::canonicalize(of_tree(&file)).ok()?;
+    if own == file || !is_one(&own) {
+        return None;
+    }
+    if own.join("commondir").is_file() {
+        let shared = fs::canonicalize(common(&own)).ok()?;
+        let is_of_shared = own.parent() == Some(&*shared.join("worktrees"));
+        return (is_of_shared && file_of_linked(&own)? == file).then_some(shared);
+    }
+    let named = named(config_files(&own), &own, tree, |_| false);
+    let mut trees = named.into_iter().filter_map(|named| match named {
+        Named::Tree(path) => fs::canonicalize(path).ok(),
+        _ => None,
+    });
+    trees.any(|named| named == tree).then_some(own)
+}
+
+/// The work tree around a directory that is not at the top of one, and its git directory.
+pub fn around(directory: &Path) -> Option<(PathBuf, PathBuf)> {
+    let git = directory.join(".git");
+    let is_top = git.symlink_metadata().is_ok() && !is_empty(&git);
+    if is_top || is_one(directory) {
+        return None;
+    }
+    directory.ancestors().skip(1).find_map(|top| {
+        let git = of_tree(&top.join(".git"));
+        is_one(&git).then(|| (top.to_owned(), git))
+    })
+}
+
 /// The configuration files of a git directory. Those of a linked work tree are in the directory that
 /// its `commondir` names.
 pub fn config_files(git: &Path) -> Vec<PathBuf> {
-    let common = read_start(CWD, &git.join("commondir"), MAX_PATH);
-    let common = common.map(|path| without_parents(&git.join(path.trim())));
-    let common = common.unwrap_or_else(|| git.to_owned());
+    let common = common(git);
     // Also the file that git reads only if a setting says so.
     let files = [common.join("config"), common.join("config.worktree")];
     files
@@ -64,6 +119,35 @@ pub fn config_files(git: &Path) -> Vec<PathBuf> {
 /// what their settings name. `git` is the program. `None` if git fails or has not ended at the
 /// deadline, or if the index is too large.
 pub fn entered(git: &Path, tree: &Path, deadline: Instant) -> Option<BTreeSet<PathBuf>> {
+    let of_tree = tree.to_owned();
+    let read = move |output| repositories_in(output, &of_tree);
+    list(git, tree, &["ls-files", "--stage", "-z"], read, deadline)
+}
+
+/// The versions of files and directories in the commit that is checked out in a work tree, each with
+/// its path in the tree. `None` if git fails, as without a commit, or has not ended at the deadline.
+pub fn versions(
+    git: &Path,
+    tree: &Path,
+    paths: &[&str],
+    deadline: Instant,
+) -> Option<BTreeMap<PathBuf, String>> {
+    // Without paths, git would list all of them.
+    if paths.is_empty() {
+        return None;
+    }
+    let arguments = [&["ls-tree", "-z", "HEAD"][..], paths].concat();
+    list(git, tree, &arguments, versions_in, deadline)
+}
+
+/// Reads what git lists about a work tree.
+fn list<T: Send + 'static>(
+    git: &Path,
+    tree: &Path,
+    arguments: &[&str],
+    read: impl FnOnce(ChildStdout) -> Option<T> + Send + 'static,
+    deadline: Instant,
+) -> Option<T> {
     // git would wait for a writer of a FIFO. A new repository has no index.
     let directory = of_tree(&tree.join(".git"));
     for (name, may_be_missing) in [("HEAD", false), ("index", true)] {
@@ -81,7 +165,8 @@ pub fn entered(git: &Path, tree: &Path, deadline: Instant) -> Option<BTreeSet<Pa
     let started = command
         .env("GIT_NO_LAZY_FETCH", "1")
         .env("GIT_OPTIONAL_LOCKS", "0")
-        .args(["-c", "core.fsmonitor=false", "ls-files", "--stage", "-z"])
+        .args(["-c", "core.fsmonitor=false"])
+        .args(arguments)
         .current_dir(tree)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -90,17 +175,26 @@ pub fn entered(git: &Path, tree: &Path, deadline: Instant) -> Option<BTreeSet<Pa
     let mut listing = started.ok()?;
     let output = listing.stdout.take()?;
     let (sender, receiver) = mpsc::channel();
-    let of_tree = tree.to_owned();
     // The thread ends when git ends. Sending fails after the deadline.
-    thread::spawn(move || sender.send(repositories_in(output, &of_tree)));
+    thread::spawn(move || sender.send(read(output)));
     let left = deadline.saturating_duration_since(Instant::now());
-    let entered = receiver.recv_timeout(left).ok().flatten();
-    if entered.is_none() {
+    let listed = receiver.recv_timeout(left).ok().flatten();
+    if listed.is_none() {
         // Fails if git has ended.
         let _ = listing.kill();
     }
     let has_succeeded = listing.wait().is_ok_and(|status| status.success());
-    entered.filter(|_| has_succeeded)
+    listed.filter(|_| has_succeeded)
+}
+
+/// The versions in the output of `git ls-tree -z`: `MODE TYPE ID<tab>PATH`.
+fn versions_in(output: impl Read) -> Option<BTreeMap<PathBuf, String>> {
+    let entries = BufReader::new(output.take(MAX_LIST)).split(0);
+    let versions = entries.map_while(Result::ok).filter_map(|entry| {
+        let (version, path) = str::from_utf8(&entry).ok()?.split_once('\t')?;
+        Some((path.into(), version.to_owned()))
+    });
+    Some(versions.collect())
 }
 
 /// The existing repositories in the output of `git ls-files --stage -z` in a work tree; `None` if it

@@ -16,6 +16,7 @@ use super::appliance::{self, Appliance};
 use super::directories::{self, RunDirectories};
 use super::environment::masked_variables;
 use super::file_watch::FileWatch;
+use super::git_copies::GitCopies;
 use super::learned_file::LearnedFile;
 use super::logins::Logins;
 use super::placeholders::{Placeholders, covers};
@@ -27,7 +28,7 @@ use super::signals::{SignalEvent, Signals};
 use super::specification::{Prepared, specification};
 use super::terminal::{HostTerminal, Streams, stop_ourselves};
 use super::watched::WatchedFlows;
-use crate::cli::exit::{Failure, code};
+use crate::cli::exit::{Failure, code, printable};
 use crate::sandbox::{self, Event, Refused, Sandbox};
 
 /// Time limit for the renewal of a lease.
@@ -49,6 +50,9 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
         return Err(Failure::new(code::UNAVAILABLE, message));
     }
     let directories = RunDirectories::find(&run.write, &run.read)?;
+    if let Some(hint) = directories.hint_of_git()?.filter(|_| !run.quiet) {
+        say(&hint);
+    }
     let kept = directories::kept_state(&directories)?;
     let learn = run.learn.as_deref().map(LearnedFile::open).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -66,9 +70,10 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
             interrupted = signals.interrupted() => return Ok(interrupted),
         };
         let ended = parts.run_command(&run, &directories, &mut signals).await;
-        let (report, changes) = parts.end(ended.is_ok(), &directories.writable).await;
+        let ending = parts.end(ended.is_ok(), &directories.writable).await;
+        let (report, changes, settings) = ending;
         // Printed in any case, since the host may execute or obey these files at once.
-        let mut text = text_of_changes(&changes);
+        let mut text = text_of_changes(&changes) + &settings;
         if ended.is_ok() && !run.quiet {
             text.insert_str(0, &report.denials());
         }
@@ -109,6 +114,7 @@ struct Parts {
     /// The protected files in the directories of the run.
     protected: Protected,
     file_watch: FileWatch,
+    git_copies: Option<GitCopies>,
     prepared: Prepared,
     renewal: Interval,
 }
@@ -132,17 +138,26 @@ impl Parts {
                 (Some(appliance), socket)
             }
         };
+        let git = trusted_program("git", &directories.writable);
         let protected = Protected::find(
             &directories.writable,
             &directories.readable,
             directories.real_home.as_deref(),
-            trusted_program("git", &directories.writable),
+            git.clone(),
         );
         let mut protected = protected.map_err(Failure::usage)?;
         let uncreatable = placeholders.make(protected.take_missing());
         protected.forget(&uncreatable.map_err(Failure::usage)?);
         let file_watch = FileWatch::watch(protected.obeyed()).map_err(|error| {
             Failure::internal(format_args!("protected files cannot be watched: {error}"))
+        })?;
+        // After the watch began, so that the copies are those of the files that it watches.
+        let configs = protected.git_configs();
+        let git_copies = git.map(|git| GitCopies::make(&configs, git, kept));
+        let git_copies = git_copies.transpose().map_err(|error| {
+            Failure::internal(format_args!(
+                "the settings of git cannot be copied: {error}"
+            ))
         })?;
         let prepared = Prepared::look(directories);
         protected.hide(appliance::state_directories(kept));
@@ -165,6 +180,7 @@ impl Parts {
             watched,
             protected,
             file_watch,
+            git_copies: git_copies.flatten(),
             prepared,
             renewal,
         })
@@ -179,7 +195,15 @@ impl Parts {
     ) -> Result<u8, Failure> {
         let settings = self.registration.client.settings().await?;
         let mut protected = self.protected.entries();
-        protected.extend(covers(self.protected.obeyed(), &directories.writable));
+        if let Some(copies) = &self.git_copies {
+            copies.redirect(&mut protected);
+        }
+        protected.extend(self.protected.unseen_trees());
+        protected.extend(covers(
+            self.protected.obeyed(),
+            self.protected.repositories(),
+            &directories.writable,
+        ));
         let prepared = std::mem::take(&mut self.prepared);
         let mut spec = specification(&run.command, prepared, directories, &settings, protected)?;
         let streams = Streams::look().map_err(|error| {
@@ -252,8 +276,9 @@ impl Parts {
     }
 
     /// Ends the sandbox, then the appliance or, with `--server`, the lease. Returns the report of
-    /// the flows, and [`Protected::changes`]. `ended` says whether the command has ended.
-    async fn end(self, ended: bool, writable: &[PathBuf]) -> (Report, Changes) {
+    /// the flows, [`Protected::changes`], and the text of [`GitCopies::take_over`]. `ended` says
+    /// whether the command has ended.
+    async fn end(self, ended: bool, writable: &[PathBuf]) -> (Report, Changes, String) {
         // If the command has not ended, the sandbox is killed.
         if ended {
             self.sandbox.end().await;
@@ -262,15 +287,19 @@ impl Parts {
         }
         // After the end of the sandbox, whose processes could still make files before.
         let changes = self.protected.changes(writable);
+        // After an error, a configuration may have been replaced.
+        let copies = self.git_copies.filter(|_| ended);
+        let settings = copies.map(|copies| copies.take_over()).unwrap_or_default();
         if let Some(appliance) = self.appliance {
-            return (read_audit(&appliance.stop().await), changes);
+            let report = read_audit(&appliance.stop().await);
+            return (report, changes, settings);
         }
         self.registration.end().await;
         let report = match self.watched {
             Some(watched) => watched.finish().await,
             None => Report::default(),
         };
-        (report, changes)
+        (report, changes, settings)
     }
 }
 
@@ -321,10 +350,14 @@ fn announce(logins: &Logins) {
             names.join(", ")
         ),
     };
-    // A write error is ignored: there is no other output for the text.
     for text in logins.left_out.iter().chain([&text]) {
-        let _ = writeln!(io::stderr(), "unified-proxy: {text}");
+        say(text);
     }
+}
+
+fn say(text: &str) {
+    // A write error is ignored: there is no other output for the text.
+    let _ = writeln!(io::stderr(), "unified-proxy: {}", printable(text));
 }
 
 /// Makes the report from the audit log of this run's appliance; empty if the log cannot be opened.

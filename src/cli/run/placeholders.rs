@@ -6,7 +6,7 @@
 //! placeholders that it made. When the last run that shows a placeholder ends, it removes the
 //! placeholder. The next run that ends also removes the placeholders of killed runs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -17,15 +17,16 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2, unl
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::git_directory::{self, NOWHERE};
 use super::obeyed::{NO_SETTINGS, is_empty, read_start};
 use crate::sandbox::Entry;
 
 /// Limit on the bytes that are read of a record. A longer record counts as empty.
 const MAX_RECORD: u64 = 16 << 20;
 /// Limit on the bytes that are read of a placeholder file. All of [`TEXTS`] are shorter.
-const MAX_TEXT: u64 = 16;
+pub const MAX_TEXT: u64 = 16;
 /// The possible texts of a placeholder file.
-const TEXTS: [&str; 3] = ["", ".\n", NO_SETTINGS];
+const TEXTS: [&str; 4] = ["", ".\n", NO_SETTINGS, NOWHERE];
 /// The settings directory of OpenCode, to which OpenCode writes.
 const WRITTEN: &str = ".opencode";
 /// Limit on the bytes that are copied from `.git/info/exclude`. The rest is left out.
@@ -141,7 +142,8 @@ impl Placeholders {
         for (path, contents) in ended {
             let is_shown = |made: &Missing| shown.iter().any(|root| made.path.starts_with(root));
             let (kept, gone): (Vec<_>, Vec<_>) = contents.made.into_iter().partition(is_shown);
-            gone.iter().for_each(remove);
+            // A directory comes before the files in it.
+            gone.iter().rev().for_each(remove);
             if kept.is_empty() {
                 fs::remove_file(path)?;
             } else {
@@ -164,20 +166,36 @@ impl Drop for Placeholders {
 }
 
 /// Returns the entries of the sandbox's file system that keep placeholders from disturbing the
-/// command. Call it after the placeholders are made. Placeholders in work trees are added to git's
-/// excludes, so that `git add`, `git stash -u` and `git clean` leave them out. An empty `.opencode`
-/// is covered by a writable scratch directory, since OpenCode fails if it cannot write there.
-pub fn covers(protected: &BTreeSet<PathBuf>, roots: &[PathBuf]) -> Vec<Entry> {
+/// command. Call it after the placeholders are made. `repositories` are the `.git` of work trees.
+/// Placeholders in work trees are added to git's excludes, so that `git add`, `git stash -u` and
+/// `git clean` leave them out. An empty `.opencode` is covered by a writable scratch directory, since
+/// OpenCode fails if it cannot write there.
+pub fn covers(
+    protected: &BTreeSet<PathBuf>,
+    repositories: &BTreeSet<PathBuf>,
+    roots: &[PathBuf],
+) -> Vec<Entry> {
     // Also those of other runs.
     let is_placeholder = |path: &&PathBuf| is_empty(path) || has_text(&CWD, path);
     let placeholders: BTreeSet<_> = protected.iter().filter(is_placeholder).collect();
-    let excluded = roots.iter().filter_map(|root| {
-        let git = root.join(".git");
-        let (info, at) = (git.join("info"), git.join("info/exclude"));
-        let in_tree = placeholders.iter().filter(|path| !path.starts_with(&git));
-        let patterns = in_tree.filter_map(|path| pattern(path.strip_prefix(root).ok()?));
-        let patterns: String = patterns.collect();
-        if patterns.is_empty() || info.is_symlink() {
+    let mut excluded: BTreeMap<PathBuf, String> = BTreeMap::new();
+    for path in &placeholders {
+        let mut above = path
+            .ancestors()
+            .skip(1)
+            .map(|tree| (tree, tree.join(".git")));
+        let Some((tree, git)) = above.find(|(_, git)| repositories.contains(git)) else {
+            continue;
+        };
+        let pattern = path.strip_prefix(tree).ok().and_then(pattern);
+        if let Some(pattern) = pattern.filter(|_| !path.starts_with(&git)) {
+            let common = git_directory::common(&git_directory::of_tree(&git));
+            excluded.entry(common).or_default().push_str(&pattern);
+        }
+    }
+    let excluded = excluded.into_iter().filter_map(|(common, patterns)| {
+        let (info, at) = (common.join("info"), common.join("info/exclude"));
+        if info.is_symlink() || !roots.iter().any(|root| at.starts_with(root)) {
             return None;
         }
         let text = format!("{}\n{patterns}", read_start(CWD, &at, MAX_EXCLUDES)?);
@@ -217,9 +235,9 @@ fn read(file: &File) -> io::Result<Contents> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Opens the parent directory of a placeholder. Fails at a symbolic link in the path, which another
+/// Opens the parent directory of a path. Fails at a symbolic link in the path, which another
 /// sandbox may have put there.
-fn parent(path: &Path) -> Result<impl AsFd, Errno> {
+pub fn parent(path: &Path) -> Result<impl AsFd + use<>, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let parent = path.parent().unwrap_or(Path::new("/"));
     openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
@@ -335,7 +353,11 @@ mod tests {
                 mode: 0o700,
             },
         ];
-        let found = covers(&protected.map(at).into(), &[work.path().to_owned()]);
+        let found = covers(
+            &protected.map(at).into(),
+            &[at(".git")].into(),
+            &[work.path().to_owned()],
+        );
         assert_eq!(found, expected);
     }
 

@@ -14,6 +14,8 @@ use crate::sandbox::{Access, Entry};
 
 /// Limit on the protected and hidden paths of one run, since each is a mount.
 const MAX_PROTECTED: usize = 20_000;
+/// Limit on the work trees that the command does not see but git may not take for deleted.
+const MAX_UNSEEN: usize = 1000;
 
 /// The protected and the compared paths in the directories of a run.
 #[derive(Debug)]
@@ -63,6 +65,30 @@ impl Protected {
     /// The read-only paths: files and directories that the host would execute or obey.
     pub fn obeyed(&self) -> &BTreeSet<PathBuf> {
         &self.found.read_only
+    }
+
+    /// The `.git` of each work tree, and bare git directories.
+    pub fn repositories(&self) -> &BTreeSet<PathBuf> {
+        &self.found.repositories
+    }
+
+    /// Entries with the `.git` of the work trees that the command does not see. Without it, git takes
+    /// the tree for deleted, and `git gc` removes what the repository keeps about it.
+    pub fn unseen_trees(&self) -> impl Iterator<Item = Entry> {
+        let unseen = self.found.unseen.iter().take(MAX_UNSEEN);
+        unseen.map(|(file, own)| Entry::File {
+            at: file.clone(),
+            text: format!("gitdir: {}\n", own.display()),
+        })
+    }
+
+    /// The existing configurations of repositories.
+    pub fn git_configs(&self) -> Vec<PathBuf> {
+        let configs = self.found.repositories.iter();
+        let configs = configs.map(|git| git.join("config"));
+        configs
+            .filter(|path| self.found.read_only.contains(path) && path.is_file())
+            .collect()
     }
 
     /// Searches again, and returns what was made, changed or removed since the first search that

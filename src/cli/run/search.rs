@@ -47,12 +47,15 @@ pub struct Found {
     pub compared_as_named: BTreeSet<PathBuf>,
     /// Those that [`Found::finish`] has to search, each with whether it contains programs.
     pending: Vec<(PathBuf, bool)>,
+    /// The `.git` files of linked work trees that the command does not see, each with the directory
+    /// that it names.
+    pub unseen: Vec<(PathBuf, PathBuf)>,
     /// The `.git` of each work tree, a directory or a file, and bare git directories.
     pub repositories: BTreeSet<PathBuf>,
     /// The writable directories that were searched.
     roots: Vec<PathBuf>,
     /// The directories of `--read`, which are read-only as a whole.
-    readable: Vec<PathBuf>,
+    pub readable: Vec<PathBuf>,
     /// The number of directory entries that were searched.
     files: usize,
     /// The bytes of their paths.
@@ -163,16 +166,19 @@ impl Found {
 
     /// Protects files and directories that the host obeys, at any depth of a writable directory. The
     /// names of [`OBEYED_AT_ONCE`] directly in the directory are protected even if they are missing.
-    /// If the directory has no repository and is not itself a git directory, `.git` and `HEAD` are
-    /// protected in the same way.
+    /// If the directory has no repository and is not itself a git directory, what could make it one
+    /// is protected in the same way.
     fn add_root(&mut self, root: &Path) -> Result<(), String> {
         let git = root.join(".git");
         if git_directory::is_one(root) {
             self.add_git(root)?;
+            // Only git reads in the git directory of a work tree.
+            if root.components().any(|part| part.as_os_str() == GIT.name) {
+                return Ok(());
+            }
         } else if !exists(&git) || is_empty(&git) {
             self.add(git, IfMissing::Directory)?;
-            // A `HEAD` could make the directory itself a git directory, whose settings are obeyed.
-            self.add(root.join("HEAD"), IfMissing::Directory)?;
+            self.add_against_git(root)?;
         }
         for (name, text) in OBEYED_AT_ONCE {
             let if_missing = text.map_or(IfMissing::Directory, IfMissing::File);
@@ -300,6 +306,8 @@ impl Found {
                 self.add_git_below(&below, 0)?;
             }
         }
+        self.add_excludes(git)?;
+        self.add_unseen(git)?;
         // `objects` may have very many files.
         self.hide_sockets(git, 0, Some("objects"))
     }
@@ -502,7 +510,7 @@ impl Found {
     /// Lists a directory. Returns no entries if it belongs to another user and this user may not
     /// read it. Fails if it cannot be read for another reason, if its path is not UTF-8, or if
     /// [`MAX_DEPTH`] or [`MAX_FILES`] is exceeded.
-    fn list(
+    pub fn list(
         &mut self,
         directory: &Path,
         depth: usize,

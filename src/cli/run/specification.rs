@@ -86,6 +86,14 @@ pub fn specification(
         at: directories.home.join(path),
         text,
     }));
+    let is_bound = |path: &Path| {
+        let mut files = files.iter();
+        files.any(|entry| matches!(entry, Entry::Bind { at, .. } if path.starts_with(at)))
+    };
+    let is_visible = |entry: &Entry| matches!(entry, Entry::File { at, .. } if is_bound(at));
+    // A file is made only where the host's is not visible.
+    let protected = protected.into_iter().filter(|entry| !is_visible(entry));
+    let protected: Vec<_> = protected.collect();
     files.extend(protected);
     let sockets = machine::hidden_sockets(&files, &directories.writable);
     files.extend(sockets.map_err(Failure::usage)?);

@@ -23,7 +23,7 @@ pub enum IfMissing {
 #[derive(Debug)]
 pub struct System {
     /// The name of the directory of a repository.
-    name: &'static str,
+    pub name: &'static str,
     /// Relative paths of files that the system executes or obeys.
     pub obeyed: &'static [Obeyed],
     /// Patterns of relative paths of data, which the command may change. What is neither obeyed nor

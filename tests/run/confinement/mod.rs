@@ -3,6 +3,8 @@
 //! outside, to show that the sandbox is the reason for the failure.
 
 mod accounts;
+mod git_settings;
+mod git_trees;
 mod listed;
 mod network;
 mod outside;

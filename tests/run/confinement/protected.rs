@@ -132,7 +132,7 @@ fn check_unchanged(person: &Person, flags: &[&str], paths: &[&str]) {
 #[test]
 fn missing_protected_files_cannot_be_created_and_their_placeholders_are_removed() {
     let Some(person) = Person::new() else { return };
-    // `HEAD` is protected too, since it could make the working directory a git directory.
+    // `HEAD` is protected too, since it could make the directory a git directory.
     check_unchanged(&person, &[], &[&ALWAYS[..], &["HEAD"]].concat());
 
     let Some(person) = Person::new() else { return };
@@ -174,7 +174,6 @@ fn existing_protected_files_cannot_be_changed() {
     }
     let of_git = [
         ".git/hooks",
-        ".git/config",
         ".git/config.worktree",
         ".git/commondir",
         ".git/hooks/pre-push.sample",
@@ -194,7 +193,6 @@ fn nested_repositories_are_protected_and_directories_above_them_cannot_be_rename
         &[],
         &[
             "vendor/deep/nested/.git/hooks",
-            "vendor/deep/nested/.git/config",
             "vendor/deep/nested/.git/commondir",
             "tools/scripts/.envrc",
         ],
@@ -228,7 +226,6 @@ fn submodules_and_worktrees_are_protected() {
         &[
             "lib/part/.git",
             "trees/other/.git",
-            ".git/modules/lib/part/config",
             ".git/modules/lib/part/hooks",
             ".git/worktrees/other/commondir",
         ],
@@ -252,7 +249,7 @@ fn a_worktree_and_a_bare_repository_are_protected_as_working_directories() {
     check_unchanged(
         &person,
         &[],
-        &["hooks", "config", "config.worktree", "commondir", ".envrc"],
+        &["hooks", "config.worktree", "commondir", ".envrc"],
     );
 }
 
