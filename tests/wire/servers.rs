@@ -140,7 +140,11 @@ fn a_url_over_8_kib_is_refused_with_the_limit() {
             .unwrap();
             assert_eq!(read_reply(&mut clear).unwrap().status, status, "{length}");
             if status == 400 {
-                plain.assert_denied(400, "malformed_request", "Malformed request: the path and query have");
+                plain.assert_denied(
+                    400,
+                    "malformed_request",
+                    "Malformed request: the path and query have",
+                );
             }
         },
     );

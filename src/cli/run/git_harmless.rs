@@ -63,6 +63,9 @@ struct Rules<'a> {
     known: BTreeSet<&'a str>,
     /// Those that did not, whose URL is harmless.
     new: BTreeSet<&'a str>,
+    /// The branches that had settings before. A new remote for one of them would get what the user
+    /// pushes next.
+    tracked: BTreeSet<&'a str>,
 }
 
 impl<'a> Rules<'a> {
@@ -77,6 +80,14 @@ impl<'a> Rules<'a> {
         Self {
             known: before.remotes().map(|(name, _)| name).collect(),
             new: new.map(|(name, _)| name).collect(),
+            tracked: before
+                .0
+                .keys()
+                .filter_map(|key| match split(key)? {
+                    ("branch", branch, _) => Some(branch),
+                    _ => None,
+                })
+                .collect(),
         }
     }
 
@@ -91,7 +102,7 @@ impl<'a> Rules<'a> {
             // name would be the path of a repository.
             (Some(("branch", _, "merge" | "pushremote" | "rebase" | "remote")), None) => true,
             (Some(("branch", branch, variable)), Some(value)) => {
-                is_name(branch) && self.permit_of_branch(variable, value)
+                is_name(branch) && self.permit_of_branch(branch, variable, value)
             }
             (Some(("remote", name, "url")), Some(_)) => self.new.contains(name),
             (Some(("remote", name, "fetch")), Some(value)) => {
@@ -102,9 +113,10 @@ impl<'a> Rules<'a> {
         }
     }
 
-    fn permit_of_branch(&self, variable: &str, value: &str) -> bool {
+    fn permit_of_branch(&self, branch: &str, variable: &str, value: &str) -> bool {
         // Another value would be a path or a URL.
-        let is_remote = self.known.contains(value) || self.new.contains(value);
+        let is_remote = self.known.contains(value)
+            || self.new.contains(value) && !self.tracked.contains(branch);
         match variable {
             "remote" => value == "." || is_remote && is_name(value),
             "pushremote" => is_remote && is_name(value),
@@ -297,6 +309,19 @@ mod tests {
                 );
             },
         );
+        // The next push of a branch must not go to another server than before.
+        let before = Settings::read(BEFORE);
+        let later = BEFORE.replace("branch.main.remote\norigin", "branch.main.remote\nf");
+        let later =
+            "branch.main.pushremote\nf\0remote.f.url\nhttps://example.com/a\0".to_owned() + &later;
+        let found = before.changed(&Settings::read(&later));
+        let harmless = found.iter().map(|one| (&*one.key, one.is_harmless));
+        let expected = [
+            ("branch.main.pushremote", false),
+            ("branch.main.remote", false),
+            ("remote.f.url", true),
+        ];
+        assert_eq!(harmless.collect::<Vec<_>>(), expected);
         // A branch may not use a remote whose URL is not taken over.
         let found = changed("remote.f.url ../evil|branch.f.remote f");
         assert!(
