@@ -25,10 +25,11 @@ const JAVA_AGENTS: [&str; 2] = ["-agentpath:", "-javaagent:"];
 /// The directory below the home directory in which the command may install programs. The user's own
 /// directories for them are read-only.
 const INSTALLED: &str = ".installed";
+const NPM_PREFIX: &str = "npm_config_prefix";
 /// Variables with the place at which a tool installs programs, each with the path below
 /// [`INSTALLED`]: npm, Cargo, uv, pipx, Go.
 const INSTALLERS: [(&str, &str); 7] = [
-    ("npm_config_prefix", ""),
+    (NPM_PREFIX, ""),
     ("CARGO_INSTALL_ROOT", ""),
     ("GOBIN", "bin"),
     ("PIPX_BIN_DIR", "bin"),
@@ -98,7 +99,10 @@ pub fn environment(
     let own = [("HOME", home.as_os_str()), ("TMPDIR", "/tmp".as_ref())];
     variables.extend(own.map(|(name, value)| (name.into(), value.to_owned())));
     let installed = home.join(INSTALLED);
-    for (name, place) in INSTALLERS {
+    // nvm refuses to work while npm's variable is set.
+    let has_nvm = variables.contains_key(OsStr::new("NVM_DIR"));
+    let installers = INSTALLERS.iter();
+    for (name, place) in installers.filter(|(name, _)| !(has_nvm && *name == NPM_PREFIX)) {
         variables.insert(name.into(), installed.join(place).into());
     }
     let path = variables.get_mut(OsStr::new("PATH"));
