@@ -100,6 +100,10 @@ impl Placeholders {
                 Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
                     uncreatable.push(missing.path.clone());
                 }
+                // Below a directory that this user may not create.
+                Err(Errno::NOENT) if uncreatable.iter().any(|at| missing.path.starts_with(at)) => {
+                    uncreatable.push(missing.path.clone());
+                }
                 Err(error) => {
                     let path = missing.path.display();
                     let text = format!("the placeholder {path} cannot be made: {error}");

@@ -4,7 +4,7 @@ use addons::contract::{Container, Denial};
 use addons::mcp::ServerSettings;
 use serde_json::{Map, Value};
 
-use super::super::mounts::{MountState, refused_hosts};
+use super::super::mounts::{MountState, has_no_network, refused_hosts};
 use super::view::ToolView;
 use super::{Caller, Core, MountError};
 
@@ -12,6 +12,9 @@ use super::{Caller, Core, MountError};
 pub const SERVERS: &str = "unified-proxy/servers";
 /// The longest reason, in characters.
 const MAX_REASON: usize = 500;
+/// A reason why a process without hosts may not be ready, in text that begins with its server.
+const NO_NETWORK: &str = "it has no `hosts` in mcp.yaml, so it reaches no network; package runners such \
+                          as npx and uvx need the hosts of their registry";
 
 impl Core {
     /// The state of each server that the caller sees, why it is not ready, and the hosts that were
@@ -28,9 +31,14 @@ impl Core {
             is_worth_telling |= state != MountState::Ready || !health.refused_hosts.is_empty();
             let mut server = Map::new();
             server.insert("state".to_owned(), state.as_str().into());
-            if let Some(failure) = health.failure {
-                let reason: String = failure.chars().take(MAX_REASON).collect();
-                server.insert("reason".to_owned(), reason.into());
+            let reason = health
+                .failure
+                .map(|failure| failure.chars().take(MAX_REASON).collect());
+            let network = (state != MountState::Ready && health.has_no_network)
+                .then(|| NO_NETWORK.to_owned());
+            let reasons: Vec<String> = reason.into_iter().chain(network).collect();
+            if !reasons.is_empty() {
+                server.insert("reason".to_owned(), reasons.join("; ").into());
             }
             if !health.refused_hosts.is_empty() {
                 server.insert("refused_hosts".to_owned(), health.refused_hosts.into());
@@ -53,8 +61,15 @@ pub(super) fn denial_of(
         MountError::CannotStart(_) | MountError::Died { .. } | MountError::TimedOut
     );
     let denial = error.into_denial(&settings.name);
+    if !may_lack_hosts {
+        return denial;
+    }
+    if has_no_network(settings) {
+        let sentence = format!("{}; {NO_NETWORK}", denial.sentence());
+        return Denial::new(denial.code(), sentence).with("server", &*settings.name);
+    }
     let refused = refused_hosts(container, settings);
-    if !may_lack_hosts || refused.is_empty() {
+    if refused.is_empty() {
         return denial;
     }
     let sentence = format!(

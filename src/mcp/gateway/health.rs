@@ -103,6 +103,7 @@ mod tests {
                 state: *state,
                 failure: Some("token=s3cret".to_owned()),
                 refused_hosts: refused.then(|| "registry.example.com".to_owned()).into_iter().collect(),
+                has_no_network: false,
             }).collect();
             let (code, body) = report(policy, &servers);
             prop_assert_eq!(&body["checks"]["gateway"], true);

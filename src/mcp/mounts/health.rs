@@ -48,6 +48,8 @@ pub struct MountHealth {
     /// The hosts that were refused to the server's processes of a container; empty without a
     /// container.
     pub refused_hosts: Vec<String>,
+    /// Whether the server's process has no network at all.
+    pub has_no_network: bool,
 }
 
 /// Counts a mount's sessions and keeps the last failures of a session and of a request.
@@ -107,6 +109,7 @@ impl HealthRecord {
             state,
             failure: failure.cloned(),
             refused_hosts: Vec::new(),
+            has_no_network: false,
         }
     }
 }

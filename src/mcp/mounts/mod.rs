@@ -72,7 +72,7 @@ pub use process::{
     Children, E2b, LineTaker, Local, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, Machine, ProcessConfig,
     ProcessManager, Runtime, Spawner,
 };
-pub use refused::refused_hosts;
+pub use refused::{has_no_network, refused_hosts};
 pub use session_key::SessionKey;
 pub use sessions::MAX_SESSIONS;
 pub use stdio::{CurrentLimits, MakeProcess, MessageLimits, StdioPorts, StdioTransport};

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::changes::{List, ListChanges, ListNews};
 use super::mount::{LeaseMounts, Mount};
 use super::ports::{Common, MountPorts, Unsolicited, system};
-use super::{MessageMemory, MountHealth, refused_hosts};
+use super::{MessageMemory, MountHealth, has_no_network, refused_hosts};
 
 /// The settings of all servers, by name.
 type Servers = BTreeMap<Arc<str>, Arc<ServerSettings>>;
@@ -121,8 +121,10 @@ impl Mounts {
         };
         let seen = mounts.values().filter(seen);
         let health = seen.map(|mount| {
-            let refused = container.map(|of| refused_hosts(of, &mount.settings()));
+            let settings = mount.settings();
+            let refused = container.map(|of| refused_hosts(of, &settings));
             MountHealth {
+                has_no_network: has_no_network(&settings),
                 refused_hosts: refused.unwrap_or_default(),
                 ..mount.health()
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use addons::contract::{Container, RefusedHosts};
-use addons::mcp::{ServerKind, ServerSettings};
+use addons::mcp::{Confine, ServerKind, ServerSettings};
 
 use super::ports::system;
 
@@ -27,4 +27,12 @@ pub fn refused_hosts(container: &Container, server: &ServerSettings) -> Vec<Stri
         }
     });
     named.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Whether a server's process has no network at all.
+pub fn has_no_network(server: &ServerSettings) -> bool {
+    match &server.kind {
+        ServerKind::Stdio(process) => process.confine != Confine::None && process.hosts.is_empty(),
+        _ => false,
+    }
 }

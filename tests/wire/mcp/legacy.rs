@@ -62,7 +62,7 @@ fn a_session_begins_with_initialize_and_ends_with_delete() {
 fn a_session_from_before_a_restart_is_refused_with_the_code_after_which_clients_begin_again() {
     let mut gateway = Gateway::start();
     let session = gateway.session();
-    gateway.proxy.restart();
+    gateway.proxy.crash_and_restart();
     let assert_unknown = |reply: Reply| {
         assert_eq!(reply.status, 404, "{}", reply.text());
         assert_eq!(reply.only("content-type"), Some("application/json"));

@@ -9,6 +9,7 @@ use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap};
 use tokio::time::{sleep, timeout};
 
+use super::drain::drain;
 use super::event_stream::{EventReader, StreamEvent};
 use super::wire::Wire;
 use crate::http::{Answer, AnswerBody, BodyError, OwnClient};
@@ -20,10 +21,6 @@ use crate::mcp::warnings::{OTHER_ID, deviates};
 /// Limit on the events of one stream that are read per second. Above it, reading pauses, and flow
 /// control stops the server.
 const MAX_EVENTS: u32 = 1000;
-/// Time limit for draining a response after its message, so that its connection can be reused.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Limit on the bytes that are drained.
-const MAX_DRAINED: usize = 64 * 1024;
 
 /// The response to a POST.
 pub enum Answered {
@@ -189,20 +186,6 @@ fn broke_off(error: BodyError) -> MountError {
         BodyError::Denied(denial) => MountError::Denied(denial),
         BodyError::Peer(_) => MountError::Protocol("the server aborted its answer".to_owned()),
     }
-}
-
-/// Drains a body in the background.
-pub fn drain(mut body: AnswerBody) {
-    let rest = async move {
-        let mut left = MAX_DRAINED;
-        while let Ok(Some(chunk)) = body.chunk().await {
-            match left.checked_sub(chunk.len()) {
-                Some(less) => left = less,
-                None => return,
-            }
-        }
-    };
-    tokio::spawn(timeout(DRAIN_TIMEOUT, rest));
 }
 
 /// Why a stream has no next message.

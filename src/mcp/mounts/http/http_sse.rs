@@ -15,7 +15,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::answer::{EventStream, StreamEnd, bad_status, drain};
+use super::answer::{EventStream, StreamEnd, bad_status};
+use super::drain::drain;
 use super::peer::{CancelOnDrop, Inbox, Replies};
 use super::wire::Wire;
 use super::{HttpTransport, cannot_start};

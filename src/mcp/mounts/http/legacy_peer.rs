@@ -9,7 +9,8 @@ use addons::contract::{BoxFuture, Fault};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::time::{sleep, timeout};
 
-use super::answer::{Answered, EventStream, StreamEnd, drain, outcome_of, read_accepted};
+use super::answer::{Answered, EventStream, StreamEnd, outcome_of, read_accepted};
+use super::drain::drain;
 use super::event_stream::EventReader;
 use super::headers::TYPICAL_FIELDS;
 use super::peer::{Inbox, Replies, TEARDOWN_TIMEOUT};

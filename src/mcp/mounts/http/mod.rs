@@ -5,6 +5,7 @@
 //! ([`OwnClient`](crate::http::OwnClient)). A session of a lease ends with the lease.
 
 mod answer;
+mod drain;
 mod event_stream;
 mod headers;
 mod http_sse;

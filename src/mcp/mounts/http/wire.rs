@@ -12,7 +12,7 @@ use http::header::{
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 
-use super::answer::drain;
+use super::drain::drain;
 use crate::http::{Answer, OwnClient};
 use crate::mcp::fields::{LAST_EVENT_ID, METHOD, NAME, PROTOCOL_VERSION, SESSION_ID};
 use crate::mcp::warnings::deviates;

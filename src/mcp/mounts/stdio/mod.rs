@@ -79,20 +79,17 @@ impl StdioTransport {
         }
     }
 
-    /// Opens the listener through which a confined process reaches its hosts. Without hosts, the
-    /// listener refuses every host, and the operator learns which ones the process needs. `None` if
-    /// the process is unconfined, or shared and without hosts.
+    /// Opens the listener through which a confined process reaches its hosts; `None` if the process
+    /// is unconfined or has no hosts.
     fn egress(&self, opening: &Opening) -> Result<Option<EgressListener>, MountError> {
         let settings = &self.settings;
-        let container = match &opening.container {
-            _ if settings.confine == Confine::None => return Ok(None),
-            Some(container) => container,
-            None if settings.hosts.is_empty() => return Ok(None),
-            None => {
-                let why = "hosts need scope: container, since the server's connections are traffic \
-                           of a container";
-                return Err(MountError::CannotStart(why.to_owned()));
-            }
+        if settings.confine == Confine::None || settings.hosts.is_empty() {
+            return Ok(None);
+        }
+        let Some(container) = &opening.container else {
+            let why = "hosts need scope: container, since the server's connections are traffic of \
+                       a container";
+            return Err(MountError::CannotStart(why.to_owned()));
         };
         let delegation = Arc::new(Delegation::new(self.system(), Arc::clone(container)));
         let opened = self.ports.egress.open(delegation);

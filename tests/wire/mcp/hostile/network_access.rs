@@ -125,20 +125,10 @@ fn the_hosts_that_were_refused_to_a_server_are_named_wherever_it_is_missing() {
                   https://files.example.com:8443/c https://listed.example.com/d";
     let others = ["files.example.com:80", "files.example.com:8443"];
     each_row(
-        [
-            (
-                json!([]),
-                json!([
-                    "listed.example.com",
-                    "names.example.com",
-                    "registry.example.com"
-                ]),
-            ),
-            (
-                json!(["listed.example.com"]),
-                json!(["names.example.com", "registry.example.com"]),
-            ),
-        ],
+        [(
+            json!(["listed.example.com"]),
+            json!(["names.example.com", "registry.example.com"]),
+        )],
         |(hosts, named)| {
             let mut refused = json!(others);
             let named = named.as_array().unwrap();
@@ -196,30 +186,36 @@ fn the_hosts_that_were_refused_to_a_server_are_named_wherever_it_is_missing() {
 }
 
 #[test]
-fn npx_without_hosts_names_its_registry() {
+fn npx_whose_hosts_lack_its_registry_names_the_reason() {
     if Command::new("npx").arg("--version").output().is_err() {
         println!("npx is not installed");
         return;
     }
     let registry = "https://registry.example.com/";
-    let server = json!({
-        "command": ["npx", "-y", "server-of-no-registry"], "env": { "npm_config_registry": registry },
-    });
-    let works = json!({ "command": "python3", "args": ["-c", FETCHER] });
-    let servers = json!({ "everything": server, "f": works });
-    let gateway = Gateway::start(&json!({ "mcpServers": servers }));
-    Client::open(&gateway, Era::Legacy).wait_for(&["f_fetch"]);
-    let listed = mcp(&gateway, &["list"]);
-    let said = stderr(&listed);
-    assert_eq!(listed.status.code(), Some(0), "one server is ready: {said}");
-    assert!(said.contains("server everything is "), "{said}");
-    assert!(
-        said.contains("refused to it: registry.example.com:"),
-        "{said}"
+    each_row(
+        [
+            (json!([]), "it has no `hosts` in mcp.yaml"),
+            (json!(["other.example.com"]), "registry.example.com"),
+        ],
+        |(hosts, reason)| {
+            let server = json!({
+                "command": ["npx", "-y", "server-of-no-registry"], "hosts": hosts,
+                "env": { "npm_config_registry": registry },
+            });
+            let works = json!({ "command": "python3", "args": ["-c", FETCHER] });
+            let servers = json!({ "everything": server, "f": works });
+            let gateway = Gateway::start(&json!({ "mcpServers": servers }));
+            Client::open(&gateway, Era::Legacy).wait_for(&["f_fetch"]);
+            let listed = mcp(&gateway, &["list"]);
+            let said = stderr(&listed);
+            assert_eq!(listed.status.code(), Some(0), "one server is ready: {said}");
+            assert!(said.contains("server everything is "), "{said}");
+            assert!(said.contains(reason), "{said}");
+            assert!(!said.contains("server f "), "{said}");
+            let called = stderr(&mcp(&gateway, &["call", "everything_echo"]));
+            assert!(called.contains(reason), "{called}");
+        },
     );
-    assert!(!said.contains("server f "), "{said}");
-    let called = stderr(&mcp(&gateway, &["call", "everything_echo"]));
-    assert!(called.contains("registry.example.com"), "{called}");
 }
 
 #[test]
