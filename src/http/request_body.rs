@@ -11,6 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use super::broke_off::BodyError;
 use super::buffered_body::{Judged, poll_chunk};
@@ -193,7 +194,13 @@ impl Drop for Upload {
             && !rest.is_end_stream()
             && let Ok(runtime) = Handle::try_current()
         {
-            runtime.spawn(drain_rest(rest));
+            // Under way until then, so that its bytes do not count as the next request's head.
+            let idle = Arc::clone(&self.idle);
+            idle.begin(Instant::now());
+            runtime.spawn(async move {
+                drain_rest(rest).await;
+                idle.end(Instant::now());
+            });
         }
     }
 }

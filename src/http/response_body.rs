@@ -36,10 +36,15 @@ pub struct ResponseBody {
 /// does not take them. One turn of the connection's task is normally enough.
 const FLUSH_TIME: Duration = Duration::from_millis(10);
 
+/// Limit on the time for which a client that takes no bytes holds an error back. Over HTTP/2, the
+/// bytes that it does not take may be those of another stream.
+const MAX_FLUSH_TIME: Duration = Duration::from_secs(2);
+
 /// An error that is held back until the bytes before it have been sent. hyper drops what it has not
 /// written when a body fails.
 struct Broken {
     error: BodyError,
+    since: Instant,
     flushing: Pin<Box<Sleep>>,
 }
 
@@ -143,8 +148,11 @@ impl ResponseBody {
     }
 
     fn break_off(&mut self, error: BodyError) {
-        let flushing = Box::pin(sleep(FLUSH_TIME));
-        self.broken = Some(Box::new(Broken { error, flushing }));
+        self.broken = Some(Box::new(Broken {
+            error,
+            since: Instant::now(),
+            flushing: Box::pin(sleep(FLUSH_TIME)),
+        }));
     }
 
     /// Returns the error of a body that broke off, once the bytes before it have been sent or the
@@ -156,7 +164,8 @@ impl ResponseBody {
             .map(|exchange| &exchange.session.idle);
         while let Some(broken) = &mut self.broken {
             ready!(broken.flushing.as_mut().poll(context));
-            if idle.is_none_or(|idle| !idle.is_blocked()) {
+            let is_blocked = idle.is_some_and(|idle| idle.is_blocked());
+            if !is_blocked || broken.since.elapsed() >= MAX_FLUSH_TIME {
                 break;
             }
             broken.flushing.as_mut().reset(Instant::now() + FLUSH_TIME);

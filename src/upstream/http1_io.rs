@@ -75,6 +75,10 @@ impl<T: AsyncRead + Unpin> AsyncRead for Http1Io<T> {
             self.received.store(true, Ordering::Relaxed);
         } else {
             self.has_ended = true;
+            if self.discards && read.is_ok() {
+                // The failed write took the error of the reset, so this end is not a regular one.
+                return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
+            }
         }
         Poll::Ready(read)
     }
@@ -144,8 +148,8 @@ mod tests {
         }
         assert!(!received.load(Ordering::Relaxed));
         let mut answer = Vec::new();
-        // The reset may follow the answer as an error.
-        let _ = io.read_to_end(&mut answer).await;
+        // A body that only the end of the connection ends is not complete.
+        assert!(io.read_to_end(&mut answer).await.is_err());
         assert_eq!(answer, b"HTTP/1.1 401 Unauthorized");
         assert!(received.load(Ordering::Relaxed));
         assert!(io.write_all(b"more").await.is_err());

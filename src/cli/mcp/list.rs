@@ -10,6 +10,8 @@ use crate::cli::exit::{Failure, code, print, printable, warn};
 const MAX_DESCRIPTION: usize = 100;
 /// The state of a server that works.
 const READY: &str = "ready";
+/// A session is open, and something failed since.
+const DEGRADED: &str = "degraded";
 
 /// Prints the tools, and the servers that are not ready on standard error. Fails if no server is
 /// ready.
@@ -31,8 +33,8 @@ pub(super) async fn run(container: OnBehalf) -> Result<(), Failure> {
     {
         warn(problem);
     }
-    let is_ready = |server: &Value| text(server, "state") == READY;
-    match servers.is_empty() || servers.values().any(is_ready) {
+    let works = |server: &Value| [READY, DEGRADED].contains(&text(server, "state").as_str());
+    match servers.is_empty() || servers.values().any(works) {
         true => Ok(()),
         false => Err(Failure::new(code::DENIED, "no MCP server is ready")),
     }

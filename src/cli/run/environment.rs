@@ -64,8 +64,9 @@ const DROPPED: [&str; 21] = [
     "XDG_STATE_HOME",
 ];
 /// Prefixes of the names of variables that are dropped. `GIT_` variables can name programs;
-/// `UNIFIED_PROXY_` variables describe another proxy than the one of this run.
-const DROPPED_PREFIXES: [&str; 2] = ["GIT_", "UNIFIED_PROXY_"];
+/// `UNIFIED_PROXY_` variables describe another proxy than the one of this run; those of direnv and
+/// mise have the values of other variables, compressed.
+const DROPPED_PREFIXES: [&str; 4] = ["DIRENV_", "GIT_", "UNIFIED_PROXY_", "__MISE_"];
 
 /// Variables that are kept despite their prefix: the user's name and address for commits.
 const KEPT: [&str; 4] = [
@@ -101,9 +102,16 @@ pub fn environment(
     let installed = home.join(INSTALLED);
     // nvm refuses to work while npm's variable is set.
     let has_nvm = variables.contains_key(OsStr::new("NVM_DIR"));
-    let installers = INSTALLERS.iter();
-    for (name, place) in installers.filter(|(name, _)| !(has_nvm && *name == NPM_PREFIX)) {
-        variables.insert(name.into(), installed.join(place).into());
+    let project = env::current_dir().ok();
+    for (name, place) in INSTALLERS {
+        let is_in_project = variables.get(OsStr::new(name)).is_some_and(|place| {
+            project
+                .as_ref()
+                .is_some_and(|project| Path::new(place).starts_with(project))
+        });
+        if !(is_in_project || has_nvm && name == NPM_PREFIX) {
+            variables.insert(name.into(), installed.join(place).into());
+        }
     }
     let path = variables.get_mut(OsStr::new("PATH"));
     if let Some(path) = path.filter(|path| !path.is_empty()) {

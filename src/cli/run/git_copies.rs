@@ -3,6 +3,7 @@
 //! to the copy is mounted over the file, so that git reads and replaces the copy. At the end, the
 //! settings that cannot harm the host are taken over, the others are only listed.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write as _};
@@ -37,6 +38,8 @@ pub struct GitCopies {
     /// The program.
     git: PathBuf,
     originals: Vec<Original>,
+    /// The local branches at the start, of each original.
+    branches: Vec<BTreeSet<String>>,
     /// A directory that no sandbox sees. Its subdirectory `copies` is shown to the command; each
     /// copy has the index of its original as name.
     directory: PathBuf,
@@ -62,7 +65,11 @@ impl GitCopies {
             return Ok(None);
         }
         let state = private_directory(kept)?;
+        let branches = originals
+            .iter()
+            .map(|original| branches(&git, &original.path));
         let made = Self {
+            branches: branches.collect(),
             git,
             originals,
             directory: fs::canonicalize(state.0.path())?,
@@ -98,13 +105,15 @@ impl GitCopies {
         }));
     }
 
-    /// Takes over harmless settings, and returns the text for the user. Call it after the sandbox
-    /// has ended.
-    pub fn take_over(&self) -> String {
+    /// Takes over harmless settings, and returns the text for the user; if `is_quiet`, only that
+    /// about settings that were left out. Call it after the sandbox has ended.
+    pub fn take_over(&self, is_quiet: bool) -> String {
         let mut text = String::new();
-        for (number, original) in self.originals.iter().enumerate() {
+        let originals = self.originals.iter().zip(&self.branches);
+        for (number, (original, branches)) in originals.enumerate() {
             let copy = self.copies().join(number.to_string());
-            let said = self.take_over_one(original, &copy).unwrap_or_else(|error| {
+            let said = self.take_over_one(original, branches, &copy, is_quiet);
+            let said = said.unwrap_or_else(|error| {
                 format!("unified-proxy: settings of git that the command made were not taken over to {}: {error}\n", shown(&original.path.display().to_string()))
             });
             text.push_str(&said);
@@ -112,22 +121,32 @@ impl GitCopies {
         text
     }
 
-    fn take_over_one(&self, original: &Original, copy: &Path) -> io::Result<String> {
+    fn take_over_one(
+        &self,
+        original: &Original,
+        branches: &BTreeSet<String>,
+        copy: &Path,
+        is_quiet: bool,
+    ) -> io::Result<String> {
         let copy = Original::read(copy)?;
         if copy.text == original.text {
             return Ok(String::new());
         }
         let changed = self
             .settings(&original.text)?
-            .changed(&self.settings(&copy.text)?);
+            .changed(&self.settings(&copy.text)?, branches);
         if changed.len() > MAX_CHANGED {
             return Err(io::Error::other(format!(
                 "there are more than {MAX_CHANGED}"
             )));
         }
-        let (taken, left): (Vec<_>, Vec<_>) = changed.into_iter().partition(|one| one.is_harmless);
+        let (mut taken, left): (Vec<_>, Vec<_>) =
+            changed.into_iter().partition(|one| one.is_harmless);
         if !taken.is_empty() {
             self.write(original, &taken)?;
+        }
+        if is_quiet {
+            taken.clear();
         }
         let path = shown(&original.path.display().to_string());
         let mut text = String::new();
@@ -201,6 +220,15 @@ impl GitCopies {
         let first = ["config", "--file", file.to_str()?];
         output_of(&self.git, &[&first, arguments].concat())
     }
+}
+
+/// The local branches of the repository with a configuration; none if git cannot list them.
+fn branches(git: &Path, config: &Path) -> BTreeSet<String> {
+    let directory = config.parent().and_then(Path::to_str).unwrap_or_default();
+    let format = "--format=%(refname:lstrip=2)";
+    let arguments = ["--git-dir", directory, "for-each-ref", format, "refs/heads"];
+    let listed = output_of(git, &arguments).unwrap_or_default();
+    listed.lines().map(str::to_owned).collect()
 }
 
 /// The name of git's lock of a file `config`.

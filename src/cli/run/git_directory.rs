@@ -136,7 +136,7 @@ pub fn versions(
     if paths.is_empty() {
         return None;
     }
-    let arguments = [&["ls-tree", "-z", "HEAD"][..], paths].concat();
+    let arguments = [&["ls-tree", "-z", "--", "HEAD"][..], paths].concat();
     list(git, tree, &arguments, versions_in, deadline)
 }
 

@@ -32,9 +32,9 @@ impl Settings {
         settings
     }
 
-    /// The keys that differ in `later`.
-    pub fn changed(&self, later: &Self) -> Vec<Changed> {
-        let rules = Rules::new(self, later);
+    /// The keys that differ in `later`. `branches` are the local branches that existed before.
+    pub fn changed(&self, later: &Self, branches: &BTreeSet<String>) -> Vec<Changed> {
+        let rules = Rules::new(self, later, branches);
         let keys: BTreeSet<_> = self.0.keys().chain(later.0.keys()).collect();
         let changed = keys.into_iter().filter_map(|key| {
             let values = later.0.get(key).cloned().unwrap_or_default();
@@ -63,13 +63,22 @@ struct Rules<'a> {
     known: BTreeSet<&'a str>,
     /// Those that did not, whose URL is harmless.
     new: BTreeSet<&'a str>,
-    /// The branches that had settings before. A new remote for one of them would get what the user
-    /// pushes next.
-    tracked: BTreeSet<&'a str>,
+    /// The branches that existed or had settings before, each with its remotes.
+    branches: BTreeMap<&'a str, BTreeSet<&'a str>>,
 }
 
 impl<'a> Rules<'a> {
-    fn new(before: &'a Settings, later: &'a Settings) -> Self {
+    fn new(before: &'a Settings, later: &'a Settings, branches: &'a BTreeSet<String>) -> Self {
+        let branches = branches.iter().map(|name| (name.as_str(), BTreeSet::new()));
+        let mut branches: BTreeMap<_, BTreeSet<_>> = branches.collect();
+        for (key, values) in &before.0 {
+            if let Some(("branch", branch, variable)) = split(key) {
+                let remotes = branches.entry(branch).or_default();
+                if ["remote", "pushremote"].contains(&variable) {
+                    remotes.extend(values.iter().map(String::as_str));
+                }
+            }
+        }
         let existed = |name: &str| {
             let section = format!("remote.{name}.");
             before.0.keys().any(|key| key.starts_with(&section))
@@ -80,14 +89,7 @@ impl<'a> Rules<'a> {
         Self {
             known: before.remotes().map(|(name, _)| name).collect(),
             new: new.map(|(name, _)| name).collect(),
-            tracked: before
-                .0
-                .keys()
-                .filter_map(|key| match split(key)? {
-                    ("branch", branch, _) => Some(branch),
-                    _ => None,
-                })
-                .collect(),
+            branches,
         }
     }
 
@@ -108,15 +110,24 @@ impl<'a> Rules<'a> {
             (Some(("remote", name, "fetch")), Some(value)) => {
                 self.new.contains(name) && is_refspec(name, value)
             }
+            // Objects of `git fetch --filter` need them.
+            (Some(("remote", name, "promisor")), Some("true")) => self.known.contains(name),
+            (Some(("remote", name, "partialclonefilter")), Some("blob:none" | "tree:0")) => {
+                self.known.contains(name)
+            }
             (_, Some(value)) => PLAIN.contains(&(key, value)),
             _ => false,
         }
     }
 
     fn permit_of_branch(&self, branch: &str, variable: &str, value: &str) -> bool {
-        // Another value would be a path or a URL.
-        let is_remote = self.known.contains(value)
-            || self.new.contains(value) && !self.tracked.contains(branch);
+        // Another value would be a path or a URL. A branch that existed keeps its remotes, or uses
+        // the only one: the user's next push must not go to another server.
+        let is_remote = match self.branches.get(branch) {
+            Some(remotes) if remotes.is_empty() => self.known.iter().eq([&value]),
+            Some(remotes) => remotes.contains(value) && self.known.contains(value),
+            None => self.known.contains(value) || self.new.contains(value),
+        };
         match variable {
             "remote" => value == "." || is_remote && is_name(value),
             "pushremote" => is_remote && is_name(value),
@@ -143,11 +154,13 @@ fn is_name(text: &str) -> bool {
         && !["..", "//", "/.", "/-"]
             .iter()
             .any(|part| text.contains(part))
+        // git refuses these names, and then every command.
+        && !text.split('/').any(|part| part.ends_with(".lock"))
 }
 
 /// Whether a text is the refspec of a branch, or of all branches, of a remote.
 fn is_refspec(remote: &str, text: &str) -> bool {
-    let Some((from, to)) = text.trim_start_matches('+').split_once(':') else {
+    let Some((from, to)) = text.strip_prefix('+').unwrap_or(text).split_once(':') else {
         return false;
     };
     let from = from.strip_prefix("refs/heads/");
@@ -204,7 +217,7 @@ mod tests {
             Settings::read(BEFORE),
             Settings::read(&format!("{BEFORE}{added}")),
         );
-        let changed = before.changed(&later).into_iter();
+        let changed = before.changed(&later, &BTreeSet::new()).into_iter();
         changed
             .map(|changed| (changed.key, changed.is_harmless))
             .collect()
@@ -220,6 +233,7 @@ mod tests {
                 "remote.f.url git@example.com:b/c.git|branch.f.remote f",
                 "remote.f.url ssh://git@example.com:22/~b/c|remote.f.fetch +refs/heads/b:refs/remotes/f/b",
                 "lfs.repositoryformatversion 0",
+                "remote.origin.promisor true|remote.origin.partialclonefilter blob:none",
             ],
             |added| {
                 let found = changed(added);
@@ -290,6 +304,9 @@ mod tests {
                 "remote...url https://example.com/a",
                 "remote.a::b.url https://example.com/a",
                 "remote.f.fetch +refs/heads/*:refs/remotes/f/*",
+                "remote.a.lock.url https://example.com/a",
+                "remote.origin.partialclonefilter sparse:path=x",
+                "branch.f.merge refs/heads/x.lock",
                 "branch.f.remote ../evil",
                 "branch.f.remote evil",
                 "branch.f.remote https://example.com/a",
@@ -314,7 +331,7 @@ mod tests {
         let later = BEFORE.replace("branch.main.remote\norigin", "branch.main.remote\nf");
         let later =
             "branch.main.pushremote\nf\0remote.f.url\nhttps://example.com/a\0".to_owned() + &later;
-        let found = before.changed(&Settings::read(&later));
+        let found = before.changed(&Settings::read(&later), &BTreeSet::new());
         let harmless = found.iter().map(|one| (&*one.key, one.is_harmless));
         let expected = [
             ("branch.main.pushremote", false),
@@ -334,8 +351,33 @@ mod tests {
     }
 
     #[test]
+    fn a_branch_that_existed_gets_no_other_remote_than_the_only_one() {
+        const TWO: &str = "remote.f.url\nhttps://example.com/f\0";
+        let branches = BTreeSet::from(["old".to_owned(), "main".to_owned()]);
+        each_row(
+            [
+                ("", "branch.old.remote\norigin\0", true),
+                ("", "branch.new.remote\norigin\0", true),
+                (TWO, "branch.old.remote\norigin\0", false),
+                (TWO, "branch.old.remote\nf\0", false),
+                (TWO, "branch.old.pushremote\nf\0", false),
+                (TWO, "branch.main.pushremote\nf\0", false),
+                (TWO, "branch.main.pushremote\norigin\0", true),
+                (TWO, "branch.new.remote\nf\0", true),
+            ],
+            |(remotes, added, is_harmless)| {
+                let before = format!("{BEFORE}{remotes}");
+                let later = Settings::read(&format!("{before}{added}"));
+                let found = Settings::read(&before).changed(&later, &branches);
+                let found: Vec<_> = found.iter().map(|one| one.is_harmless).collect();
+                assert_eq!(found, [is_harmless], "{remotes:?} {added:?}");
+            },
+        );
+    }
+
+    #[test]
     fn the_settings_of_a_branch_may_be_removed_and_those_of_a_remote_may_not() {
-        let changed = Settings::read(BEFORE).changed(&Settings::default());
+        let changed = Settings::read(BEFORE).changed(&Settings::default(), &BTreeSet::new());
         let changed: Vec<_> = changed
             .iter()
             .map(|changed| (&*changed.key, changed.is_harmless))

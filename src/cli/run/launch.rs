@@ -70,7 +70,9 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
             interrupted = signals.interrupted() => return Ok(interrupted),
         };
         let ended = parts.run_command(&run, &directories, &mut signals).await;
-        let ending = parts.end(ended.is_ok(), &directories.writable).await;
+        let ending = parts
+            .end(ended.is_ok(), run.quiet, &directories.writable)
+            .await;
         let (report, changes, settings) = ending;
         // Printed in any case, since the host may execute or obey these files at once.
         let mut text = text_of_changes(&changes) + &settings;
@@ -278,7 +280,12 @@ impl Parts {
     /// Ends the sandbox, then the appliance or, with `--server`, the lease. Returns the report of
     /// the flows, [`Protected::changes`], and the text of [`GitCopies::take_over`]. `ended` says
     /// whether the command has ended.
-    async fn end(self, ended: bool, writable: &[PathBuf]) -> (Report, Changes, String) {
+    async fn end(
+        self,
+        ended: bool,
+        is_quiet: bool,
+        writable: &[PathBuf],
+    ) -> (Report, Changes, String) {
         // If the command has not ended, the sandbox is killed.
         if ended {
             self.sandbox.end().await;
@@ -289,7 +296,9 @@ impl Parts {
         let changes = self.protected.changes(writable);
         // After an error, a configuration may have been replaced.
         let copies = self.git_copies.filter(|_| ended);
-        let settings = copies.map(|copies| copies.take_over()).unwrap_or_default();
+        let settings = copies
+            .map(|copies| copies.take_over(is_quiet))
+            .unwrap_or_default();
         if let Some(appliance) = self.appliance {
             let report = read_audit(&appliance.stop().await);
             return (report, changes, settings);

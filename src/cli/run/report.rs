@@ -30,6 +30,11 @@ const DESTINATIONS: [Code; 3] = [
     Code::PortNotAllowed,
     Code::AddressNotAllowed,
 ];
+/// Whether `--allow-host-port` can permit a destination.
+fn is_host_port(host: &str, port: u64) -> bool {
+    ["localhost", "127.0.0.1"].contains(&host) && super::parse_host_port(&port.to_string()).is_ok()
+}
+
 /// The ports that an entry of the allowlist permits by default.
 const USUAL_PORTS: [u64; 2] = [80, 443];
 
@@ -129,7 +134,7 @@ impl Report {
         }
         let code = text("code");
         let (what, remedy) = match code {
-            _ if super::is_loopback(host) && DESTINATIONS.iter().any(|c| c.as_str() == code) => (
+            _ if is_host_port(host, port) && DESTINATIONS.iter().any(|c| c.as_str() == code) => (
                 format!("{host}:{port}"),
                 format!("--allow-host-port {port}"),
             ),

@@ -276,14 +276,16 @@ fn pairs(value: &str) -> impl Iterator<Item = (&str, &str)> {
         })
 }
 
-/// Whether a value is a URL with a password, or with a user name only, which may be a token.
+/// Whether a value has a URL with a password, or with a user name only, which may be a token.
 fn has_password(value: &str) -> bool {
-    let authority = value.split_once("://").map(|(_, rest)| rest);
-    let authority = authority.and_then(|rest| rest.split(['/', '?', '#']).next());
-    let user = authority.and_then(|authority| authority.rsplit_once('@'));
-    user.is_some_and(|(user, _)| {
-        user.split_once(':')
-            .is_none_or(|(_, password)| !password.is_empty())
+    value.match_indices("://").any(|(at, separator)| {
+        let rest = value.get(at + separator.len()..).unwrap_or_default();
+        let authority = rest.split(['/', '?', '#', ',', ' ']).next();
+        let user = authority.and_then(|authority| authority.rsplit_once('@'));
+        user.is_some_and(|(user, _)| {
+            user.split_once(':')
+                .is_none_or(|(_, password)| !password.is_empty())
+        })
     })
 }
 
@@ -298,6 +300,11 @@ mod tests {
         each_row(
             [
                 ("GITHUB_TOKEN", "x"),
+                ("PROXIES", "https://a.example,https://ada:s3cr@b.example"),
+                (
+                    "INDEXES",
+                    "https://a.example/simple https://ada:s3cr@b.example",
+                ),
                 ("ANTHROPIC_API_KEY", "x"),
                 ("AWS_SECRET_ACCESS_KEY", "x"),
                 ("AWS_SESSION_TOKEN", "x"),

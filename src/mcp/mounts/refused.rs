@@ -18,6 +18,7 @@ pub fn refused_hosts(container: &Container, server: &ServerSettings) -> Vec<Stri
     let named = refused.filter_map(|(host, port)| {
         let mut listed = process.hosts.iter().filter(|(listed, _)| *listed == host);
         match port {
+            Some(80) => Some(format!("http://{host} (only https is permitted)")),
             Some(port) if listed.all(|(_, listed)| *listed != port) => Some(match port {
                 443 => host.to_string(),
                 port => format!("{host}:{port}"),

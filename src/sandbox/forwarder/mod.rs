@@ -6,6 +6,7 @@ mod dns;
 mod host_port;
 mod tcp;
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -72,7 +73,7 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
             host_ports,
         } = message;
         let outside = OutsideListener::new(listener.clone().unwrap_or_default());
-        for port in host_ports {
+        for port in BTreeSet::from_iter(host_ports) {
             let step = format!("listening at port {port} for the host's");
             let listeners = host_port::listen(port).await;
             for listener in listeners.map_err(Refused::internal(&step))? {

@@ -57,32 +57,15 @@ const OWN: [&str; 5] = ["/proc", "/dev", "/sys", "/run", "/tmp"];
 const LIBRARIES: [&str; 7] = [
     "Cellar", "include", "lib", "lib64", "libexec", "opt", "share",
 ];
-/// Files and directories that only the root of a tool has: of Python environments, conda, Node.js,
-/// Java and Go.
-const TOOL_MARKS: [&str; 5] = [
-    "pyvenv.cfg",
-    "conda-meta",
-    "include/node",
-    "lib/modules",
-    "pkg/tool",
-];
-/// What the programs of such a tool load besides [`LIBRARIES`]. Other files, such as `.condarc`, are
-/// settings of the user and may hold secrets.
-const OF_TOOLS: [&str; 14] = [
-    "VERSION",
-    "conda-meta",
-    "condabin",
-    "conf",
-    "envs",
-    "etc",
-    "go.env",
-    "jmods",
-    "pkg",
-    "pyvenv.cfg",
-    "release",
-    "shell",
-    "src",
-    "ssl",
+/// Files and directories that only the root of a tool has, each with what its programs load besides
+/// [`LIBRARIES`]: of Python environments, conda, Node.js, Java and Go. Other files may hold secrets:
+/// `.condarc`, and conda's `conda-meta/state` and `etc`, which have variables of environments.
+const TOOLS: [(&str, &[&str]); 5] = [
+    ("pyvenv.cfg", &["pyvenv.cfg"]),
+    ("conda-meta", &["condabin", "shell", "ssl"]),
+    ("include/node", &[]),
+    ("lib/modules", &["conf", "jmods", "release"]),
+    ("pkg/tool", &["VERSION", "go.env", "pkg", "src"]),
 ];
 /// Below the home directory, the directory whose `share` and `lib` hold the data of all programs.
 const DATA: &str = ".local";
@@ -134,7 +117,7 @@ pub fn programs(
 }
 
 /// Returns a directory of PATH. If its name is `bin` or `sbin`, also returns what exists beside it
-/// of [`LIBRARIES`] and, in the root of a tool, of [`OF_TOOLS`], except
+/// of [`LIBRARIES`] and, in the root of a tool, of [`TOOLS`], except
 ///
 /// - in the home directory itself and in its [`DATA`], where `share` and `lib` hold other files too,
 /// - in a directory of the system, whose libraries are visible anyway.
@@ -145,9 +128,8 @@ fn with_libraries(directory: PathBuf, home: &Path) -> Vec<PathBuf> {
         .parent()
         .filter(|parent| is_bin && !is_system(parent) && !is_shared(parent));
     let beside = root.into_iter().flat_map(|root| {
-        let is_tool = TOOL_MARKS.iter().any(|mark| root.join(mark).exists());
-        let of_tools = OF_TOOLS.iter().filter(move |_| is_tool);
-        let names = LIBRARIES.iter().chain(of_tools);
+        let tools = TOOLS.iter().filter(|(mark, _)| root.join(mark).exists());
+        let names = LIBRARIES.iter().chain(tools.flat_map(|(_, names)| *names));
         names
             .map(|name| root.join(name))
             .filter(|path| path.exists())
@@ -183,7 +165,7 @@ mod tests {
                 (
                     "home/miniconda3",
                     &["conda-meta", "etc", "lib", "envs", ".condarc", "pkgs"],
-                    &["lib", "conda-meta", "envs", "etc"],
+                    &["lib"],
                 ),
                 (
                     "home/jdk",

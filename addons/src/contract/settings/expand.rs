@@ -102,7 +102,11 @@ fn malformed(text: &str) -> &'static str {
 /// after the reference; `None` if the reference is malformed.
 fn read_reference(text: &str) -> Option<(&str, Option<&str>, &str)> {
     let (inside, rest) = text.split_once('}')?;
-    let inside = inside.strip_prefix("env:").unwrap_or(inside);
+    // `${env:-default}` is a variable of the name `env`.
+    let of_env = inside
+        .strip_prefix("env:")
+        .filter(|rest| !rest.starts_with('-'));
+    let inside = of_env.unwrap_or(inside);
     let (name, default) = match inside.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
         None => (inside, None),
@@ -157,6 +161,7 @@ mod tests {
                 ("x${A}y${A}z", "xayaz"),
                 ("${env:A}", "a"),
                 ("${env:B:-b}", "b"),
+                ("${env:-b}", "b"),
                 ("${A:-b}", "a"),
                 ("${B:-b}", "b"),
                 ("${B:-}", ""),

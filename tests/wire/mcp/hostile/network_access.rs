@@ -123,7 +123,10 @@ fn stderr(output: &Output) -> String {
 fn the_hosts_that_were_refused_to_a_server_are_named_wherever_it_is_missing() {
     let wanted = "https://registry.example.com/a http://files.example.com/b \
                   https://files.example.com:8443/c https://listed.example.com/d";
-    let others = ["files.example.com:80", "files.example.com:8443"];
+    let others = [
+        "files.example.com:8443",
+        "http://files.example.com (only https is permitted)",
+    ];
     each_row(
         [(
             json!(["listed.example.com"]),
