@@ -17,6 +17,7 @@ use super::appliance::private_directory;
 use super::git_harmless::{Changed, Settings};
 use super::placeholders::parent;
 use super::programs::output_of;
+use super::search::GIT_COPIES;
 use crate::cli::exit::printable;
 use crate::sandbox::{Access, Entry};
 
@@ -29,8 +30,6 @@ const MAX_COPIES: usize = 200;
 const MAX_CHANGED: usize = 100;
 /// Limit on the characters of a listed setting.
 const MAX_SHOWN: usize = 300;
-/// The directory of the copies in the sandbox.
-const INSIDE: &str = "/run/unified-proxy/git";
 
 /// The copies of one run. Dropping this value deletes them.
 #[derive(Debug)]
@@ -95,13 +94,13 @@ impl GitCopies {
         });
         entries.push(Entry::Bind {
             from: self.copies(),
-            at: INSIDE.into(),
+            at: GIT_COPIES.into(),
             access: Access::Writable,
         });
         let links = self.originals.iter().enumerate();
         entries.extend(links.map(|(number, original)| Entry::Redirect {
             at: original.path.clone(),
-            to: Path::new(INSIDE).join(number.to_string()),
+            to: Path::new(GIT_COPIES).join(number.to_string()),
         }));
     }
 

@@ -15,6 +15,8 @@ use super::version_control::{GIT, IfMissing, System, other_system};
 /// The state directory of `dev`, with its admin socket.
 const OWN_STATE: &str = ".unified-proxy";
 
+/// The directory of the copies of git's configurations in the sandbox.
+pub const GIT_COPIES: &str = "/run/unified-proxy/git";
 /// Limit on the directory entries that are searched for one run.
 const MAX_FILES: usize = 2_000_000;
 /// Limit on the bytes of the paths that are searched, which bounds the memory for the paths that are
@@ -598,6 +600,13 @@ fn has_another_name(path: &Path) -> String {
 }
 
 fn is_a_link(path: &Path) -> String {
+    if fs::read_link(path).is_ok_and(|to| to.starts_with(GIT_COPIES)) {
+        return format!(
+            "{} is a link of an earlier sandbox, which a copy of a repository took along: remove it, \
+             and copy `config` from the original",
+            path.display()
+        );
+    }
     format!(
         "{} is a symbolic link, which the command could replace: replace it by its target, or \
          start in another directory",
