@@ -5,6 +5,7 @@ mod sockets;
 mod system;
 mod user;
 
+use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 pub use programs::programs;
@@ -20,6 +21,11 @@ pub fn read_only(from: &Path, at: &Path) -> Entry {
         at: at.to_owned(),
         access: Access::ReadOnly,
     }
+}
+
+/// The target of a path, if it is a file.
+fn plain_file(path: &Path) -> Option<PathBuf> {
+    fs::canonicalize(path).ok().filter(|path| path.is_file())
 }
 
 /// Removes `..` from a path lexically, since the path need not exist.

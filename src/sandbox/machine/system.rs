@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::{read_only, user, without_parents};
+use super::{plain_file, read_only, user, without_parents};
 use crate::sandbox::Entry;
 
 /// Directories of the system with programs and settings. [`system`] shows no other directory at the
@@ -185,11 +185,6 @@ fn followed(path: &Path) -> Option<PathBuf> {
 fn is_shown(path: &Path) -> bool {
     let mut below_var = SYSTEM_VAR.iter();
     is_system(path) || below_var.any(|name| path.starts_with(Path::new("/var").join(name)))
-}
-
-/// The target of a path, if it is a file.
-pub(super) fn plain_file(path: &Path) -> Option<PathBuf> {
-    fs::canonicalize(path).ok().filter(|path| path.is_file())
 }
 
 /// Whether a path is in one of the [`SYSTEM`] directories other than /var, or is one of them.

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::process::{getgid, getuid};
 
-use super::system::plain_file;
+use super::plain_file;
 use crate::sandbox::Entry;
 
 /// The names if the environment has none that can be used.
