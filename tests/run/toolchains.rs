@@ -29,8 +29,8 @@ fn tools_below_the_home_directory_have_their_libraries_and_no_other_files_are_vi
     for file in [
         ".venvs/app/.env",
         "miniconda3/lib/library",
-        "miniconda3/conda-meta/history",
-        "miniconda3/etc/profile.d/conda.sh",
+        "miniconda3/conda-meta/state",
+        "miniconda3/etc/conda/activate.d/variables.sh",
         "miniconda3/.condarc",
         "miniconda3/bin/x",
         "opt/node/lib/node_modules/npm/index.js",
@@ -59,8 +59,8 @@ fn tools_below_the_home_directory_have_their_libraries_and_no_other_files_are_vi
     let ran = person.sh(&["--quiet"], script);
     let prefix = person.home().join(".venvs/app");
     let expected = format!(
-        "7 {}\n.some-tool/lib/library\n.venvs/app/pyvenv.cfg\nminiconda3/conda-meta/history\n\
-         miniconda3/etc/profile.d/conda.sh\nminiconda3/lib/library\nopt/node/include/node/node.h\n\
+        "7 {}\n.some-tool/lib/library\n.venvs/app/pyvenv.cfg\n\
+         miniconda3/lib/library\nopt/node/include/node/node.h\n\
          opt/node/lib/node_modules/npm/index.js\nread-only\n",
         prefix.display()
     );
