@@ -44,9 +44,9 @@ pub use resolve::{Resolver, ResolverError};
 pub use socket::{Home, SocketBudget, SocketPermit, UpstreamSocket};
 pub use watch::NameserverWatch;
 
-/// Limit on the header lines of a head over HTTP/1.1, of requests and responses: nginx's default.
-/// hyper's own limit, 100, is too low for some clients and servers.
-pub const MAX_HEADER_LINES: usize = 1000;
+/// Limit on the header lines of a head over HTTP/1.1, of requests and responses. hyper's own limit,
+/// 100, is too low for some clients and servers. Each line more takes 12 instructions for every head.
+pub const MAX_HEADER_LINES: usize = 256;
 
 /// Everything needed to connect to upstreams under one configuration.
 pub struct Network {

@@ -82,13 +82,13 @@ fn mcp_yaml_can_be_the_json_of_mcp_clients_and_unknown_keys_in_it_are_refused() 
     let json = "{\n\t\"mcpServers\": { \"a\": { \"command\": \"x\" } },\n\t\"overrides\": {}\n}\n";
     let config = load_one("mcp.yaml", json).unwrap();
     assert!(config.addons.mcp.servers.contains_key("a"));
-    let errors = load_one("mcp.yaml", "version: 2\nmcpServers: {}\nserver: {}\n").unwrap_err();
+    let errors = load_one("mcp.yaml", "version: 2\nextra: {}\n").unwrap_err();
     assert!(
         errors.contains("mcp.yaml:1:10: version: must be 1"),
         "{errors}"
     );
     assert!(
-        errors.contains("mcp.yaml:3:1: server: unknown key"),
+        errors.contains("mcp.yaml:2:1: extra: unknown key"),
         "{errors}"
     );
 }

@@ -4,8 +4,7 @@ use http::header::{HeaderName, HeaderValue};
 use http::{Uri, uri};
 
 use super::clients::warn_of_bare_variable;
-use super::servers::hidden;
-use super::{HttpSettings, HttpTransport, ServerKind};
+use super::{HiddenValue, HttpSettings, HttpTransport, ServerKind};
 use crate::contract::settings::{Fields, Setting};
 use crate::contract::{Authority, Endpoint, Scheme, UrlSecrets};
 
@@ -31,10 +30,10 @@ pub(super) fn read(
             );
             return None;
         }
-        Some((key.name.to_ascii_lowercase(), hidden(text)))
+        Some((key.name.to_ascii_lowercase(), HiddenValue::of(text)))
     });
     Some(ServerKind::Http(HttpSettings {
-        url: hidden(&url),
+        url: HiddenValue::of(&url),
         url_secrets: UrlSecrets::of(&url, &at.expanded()),
         endpoint,
         headers: headers.collect(),

@@ -287,7 +287,7 @@ fn process(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
 
 /// Reads the program and its arguments; `command` may contain both.
 fn command_line(command: &Setting<'_>, fields: &Fields<'_>) -> Option<Vec<HiddenValue>> {
-    let text = |at: Setting<'_>| at.text().map(hidden);
+    let text = |at: Setting<'_>| at.text().map(HiddenValue::of);
     let args = fields.list("args", text);
     let mut line = if command.is_scalar() {
         vec![text(command.clone())?]
@@ -330,7 +330,7 @@ fn environment(fields: &Fields<'_>) -> Vec<(String, HiddenValue)> {
             }
             let text = value.any_text()?;
             warn_of_bare_variable(&value, text);
-            Some((key.name.clone(), hidden(text)))
+            Some((key.name.clone(), HiddenValue::of(text)))
         });
         return read.collect();
     }
@@ -341,7 +341,7 @@ fn environment(fields: &Fields<'_>) -> Vec<(String, HiddenValue)> {
             at.refuse("must be NAME=value");
         }
         let (name, value) = found?;
-        Some((name.to_owned(), hidden(value)))
+        Some((name.to_owned(), HiddenValue::of(value)))
     });
     list.unwrap_or_default()
 }
@@ -350,16 +350,12 @@ fn environment(fields: &Fields<'_>) -> Vec<(String, HiddenValue)> {
 fn expanded(fields: &Fields<'_>) -> Vec<HiddenValue> {
     let read = ["command", "args", "env"].map(|key| fields.find(key));
     let values = read.into_iter().flatten().flat_map(|at| at.expanded());
-    values.map(hidden).collect()
+    values.map(HiddenValue::of).collect()
 }
 
 fn is_variable(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_graphic() && byte != b'=';
     !name.is_empty() && name.bytes().all(fits)
-}
-
-pub(super) fn hidden(text: &str) -> HiddenValue {
-    HiddenValue(text.to_owned().into())
 }
 
 fn work_dir(fields: &Fields<'_>) -> Option<PathBuf> {

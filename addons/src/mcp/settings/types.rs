@@ -164,6 +164,12 @@ pub struct E2bSettings {
 #[derive(Clone, PartialEq, Eq)]
 pub struct HiddenValue(pub Zeroizing<String>);
 
+impl HiddenValue {
+    pub(super) fn of(text: &str) -> Self {
+        Self(text.to_owned().into())
+    }
+}
+
 impl fmt::Debug for HiddenValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("…")
