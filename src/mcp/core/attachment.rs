@@ -33,7 +33,7 @@ impl Drop for Attachment {
 
 impl Core {
     /// Takes room for the URIs of a subscription until the permit is dropped; `None` if the lease's
-    /// clients are subscribed to too many, over [`MAX_URI_BYTES`](super::MAX_URI_BYTES).
+    /// clients are subscribed to too many, over `MAX_URI_BYTES`.
     pub fn take_uri_room(container: &Container, uris: &[String]) -> Option<OwnedSemaphorePermit> {
         Lease::of(container)
             .uri_room

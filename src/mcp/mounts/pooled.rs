@@ -23,7 +23,7 @@ const MAX_SHARED_CALLS: u32 = MAX_CALLS / 4;
 /// An open session and its server's lists.
 pub struct Pooled {
     /// The session. Fails a request with [`MountError::Busy`] if [`MAX_CALLS`] are under way, if the
-    /// container has [`MAX_SHARED_CALLS`] under way in a shared session, or if the gateway is ending
+    /// container has `MAX_SHARED_CALLS` under way in a shared session, or if the gateway is ending
     /// the session.
     pub session: Arc<dyn MountSession>,
     /// The server's lists.

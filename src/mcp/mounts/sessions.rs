@@ -16,7 +16,7 @@ use super::{Event, Events, List, MountError, MountSession, Opening, SessionKey, 
 use crate::mcp::warnings::{Subject, warn};
 
 /// The most sessions in the set of a lease. To open another one, the least recently used session
-/// is closed that has been idle for [`REPLACED_AFTER`]. If there is none, the client uses a session
+/// is closed that has been idle for `REPLACED_AFTER`. If there is none, the client uses a session
 /// of other clients. The sets of shared servers have no limit, since they have few keys.
 pub const MAX_SESSIONS: usize = 8;
 /// How long a session must have been unused before it may make room for another one. Otherwise, a
