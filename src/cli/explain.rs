@@ -42,7 +42,7 @@ pub struct Explain {
 }
 
 /// Accepts the standard methods in lower case too, such as `get`. Methods are case-sensitive, but
-/// nobody asks about a method of the name `get`.
+/// no server has a method `get`.
 fn parse_method(text: &str) -> Result<String, Infallible> {
     let upper = text.to_ascii_uppercase();
     let is_standard = STANDARD_METHODS.contains(&upper.as_str());

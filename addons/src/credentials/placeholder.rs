@@ -33,8 +33,8 @@ pub fn is_placeholder(text: &str) -> bool {
 
 /// Denies a request that has a placeholder in its path, its query or a header field. Must be called
 /// for each request to which no credential applies: no secret would replace the placeholder, and
-/// the upstream must not see it. The placeholder is the rule of the denial: whoever gave the
-/// placeholder to the container knows from it which credential was sent.
+/// the upstream must not see it. The rule of the denial is the
+/// placeholder, which tells `run` the variable that contained it.
 pub(super) fn refuse(flow: &Flow, request: &Request) -> Verdict {
     let Some(placeholder) = first_of(request) else {
         return Ok(());

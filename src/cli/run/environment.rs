@@ -216,6 +216,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn variables_that_have_the_values_of_others_or_name_programs_are_dropped() {
+        each_row(
+            [
+                ("DIRENV_DIFF", "eJyrVg", true),
+                ("__MISE_DIFF", "eAFrXw", true),
+                ("GIT_SSH_COMMAND", "ssh", true),
+                ("GIT_AUTHOR_NAME", "Ada", false),
+                ("ENV", "production", false),
+                ("ENV", "~/.shrc", true),
+                ("LANG", "C.UTF-8", false),
+            ],
+            |(name, value, dropped)| assert_eq!(is_dropped(name, value), dropped, "{name}"),
+        );
+    }
+
+    #[test]
     fn only_hosts_of_loopback_are_reached_without_the_proxy() {
         each_row(
             [

@@ -1,4 +1,4 @@
-//! Drains responses whose rest nobody needs, so that their connections can be reused.
+//! Reads and discards the rest of a response, so that its connection can be used again.
 
 use std::time::Duration;
 
