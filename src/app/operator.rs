@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{
-    Container, Definition, Direction, FlowStart, Frame, Kind, McpSubject, Principal, Subject,
+    Container, Definition, Direction, FlowStart, Frame, Kind, McpSubject, McpTarget, Principal,
+    Subject,
 };
 use addons::observe::Audit;
 use serde_json::value::{RawValue, to_raw_value};
@@ -110,8 +111,9 @@ impl Operator {
         let arguments = question.arguments.map_or_else(|| json!({}), Value::Object);
         let params = json!({ "name": tool, "arguments": arguments });
         let params = to_raw_value(&params).map_err(|error| error.to_string())?;
+        let server: Arc<str> = server.as_str().into();
         let subject = McpSubject {
-            server: Some(server.as_str().into()),
+            server: Some(Arc::clone(&server)),
             method: TOOL_CALL.into(),
             name: Some(tool.as_str().into()),
         };
@@ -119,7 +121,8 @@ impl Operator {
         let mut start = chain.for_mcp(client(&container), subject);
         start.principal = Some(Principal::from(container));
         let mut flow = start.begin_dry();
-        let frame = Frame::request(Direction::ToServer, TOOL_CALL, Some(params));
+        let target = McpTarget::of(&server, Some(&definition));
+        let frame = Frame::request(Direction::ToServer, target, TOOL_CALL, Some(params));
         let verdict = chain
             .mcp_request(&mut flow, frame.of_tool(definition))
             .await;

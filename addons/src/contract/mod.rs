@@ -9,6 +9,7 @@ mod addon;
 mod body;
 mod chain;
 mod container;
+mod definition;
 mod denial;
 mod endpoint;
 mod entry;
@@ -32,6 +33,7 @@ mod ports;
 mod principal;
 mod refused_hosts;
 pub mod settings;
+mod target;
 mod type_map;
 mod url_secrets;
 mod waits;
@@ -40,6 +42,7 @@ pub use addon::{Addon, Order, Step};
 pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
 pub use chain::Chain;
 pub use container::{AuthMode, Container, ContainerId, Registration, Repo, Source};
+pub use definition::{Annotations, Definition, HeldMemory, Pin};
 pub use denial::{Answer, Code, Denial, Fault, Stage, Verdict};
 pub use endpoint::{Endpoint, Scheme};
 pub use entry::{Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
@@ -54,8 +57,7 @@ pub use lease_id::LeaseId;
 pub use level::{Level, Standing};
 pub use live::LiveFlow;
 pub use mcp::{
-    Annotations, CallPermit, Definition, Direction, Frame, FrameBody, FrameKind, HeldMemory,
-    McpRecord, McpSubject, Pin, RpcError, RpcOutcome,
+    CallPermit, Direction, Frame, FrameBody, FrameKind, McpRecord, McpSubject, RpcError, RpcOutcome,
 };
 pub use message::{DnsAnswer, DnsQuery, Request, Response};
 pub use order::{Link, OrderError};
@@ -71,4 +73,5 @@ pub use ports::{
 };
 pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
 pub use refused_hosts::RefusedHosts;
+pub use target::McpTarget;
 pub use url_secrets::UrlSecrets;

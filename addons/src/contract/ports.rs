@@ -14,10 +14,11 @@ use zeroize::Zeroizing;
 
 use super::body::BoxFuture;
 use super::container::{Container, ContainerId, Source};
+use super::definition::Pin;
 use super::denial::Denial;
 use super::flow::Flow;
 use super::level::Standing;
-use super::mcp::{Frame, Pin};
+use super::mcp::Frame;
 use super::policy_input::PolicyInput;
 use super::principal::System;
 

@@ -9,6 +9,7 @@ use super::call::{self, PreparedCall};
 use super::client_text::carries_text;
 use super::definition::is_blocked;
 use super::denials::{DENY_CONTINUE, Target, accept_command, unknown_server, unknown_tool};
+use super::gateway::check_own;
 use super::input::Question;
 use super::level;
 use super::policies::check_latch;
@@ -49,19 +50,14 @@ struct ToolCall<'c> {
 impl Mcp {
     pub(super) async fn judge_request(&self, flow: &mut Flow, frame: &mut Frame) -> Verdict {
         let container = Arc::clone(flow.container()?);
-        let is_call = &*frame.method == TOOLS_CALL;
-        let Some(target) = Target::of(flow) else {
-            // A message without a server is for the gateway itself, which has no tools.
-            return match is_call {
-                true => Err(unknown_tool(subject_name(flow))),
-                false => Ok(()),
-            };
+        let Some(target) = Target::of(&frame.target) else {
+            return check_own(frame);
         };
         let server = self.server(&target.server);
         if !server.is_some_and(|server| server.is_for(&container.id)) {
             return Err(unknown_server(&target.server));
         }
-        if is_call && frame.direction == Direction::ToServer {
+        if &*frame.method == TOOLS_CALL && frame.direction == Direction::ToServer {
             return self.judge_call(flow, frame, &container, target).await;
         }
         let is_text = frame.direction == Direction::ToServer && carries_text(frame);
@@ -101,7 +97,7 @@ impl Mcp {
         container: &Arc<Container>,
         target: Target,
     ) -> Verdict {
-        let call = self.tool_call(flow, frame, container, target)?;
+        let call = self.tool_call(frame, container, target)?;
         let prepared = self.prepare(frame, &call).await?;
         flow.mcp_record().args_sha256 = Some(prepared.args_sha256.into());
         frame.body = FrameBody::Params(Some(prepared.params));
@@ -136,7 +132,6 @@ impl Mcp {
     /// unknown tool.
     fn tool_call<'c>(
         &self,
-        flow: &Flow,
         frame: &Frame,
         container: &'c Arc<Container>,
         target: Target,
@@ -146,7 +141,8 @@ impl Mcp {
         }
         let definition = frame.definition.clone();
         let named = definition.filter(|definition| target.tool.as_ref() == Some(&definition.name));
-        let definition = named.ok_or_else(|| unknown_tool(subject_name(flow)))?;
+        let unknown = || unknown_tool(target.tool.as_deref().unwrap_or_default());
+        let definition = named.ok_or_else(unknown)?;
         Ok(self.call_of(container, target, definition))
     }
 
@@ -229,7 +225,7 @@ impl Mcp {
 
     pub(super) async fn judge_response(&self, flow: &mut Flow, frame: &mut Frame) -> Verdict {
         let container = Arc::clone(flow.container()?);
-        let Some(target) = Target::of(flow) else {
+        let Some(target) = Target::of(&frame.target) else {
             return Ok(());
         };
         if frame.direction == Direction::ToServer {
@@ -366,11 +362,6 @@ struct Requested(Level);
 
 /// The tool that the flow's request called.
 struct CalledTool(Arc<Definition>);
-
-fn subject_name(flow: &Flow) -> &str {
-    let name = flow.mcp().and_then(|subject| subject.name.as_deref());
-    name.unwrap_or_default()
-}
 
 /// Replaces the result or error of a response by `modified`. If the response is an error, denies a
 /// replacement that is not a JSON-RPC error.

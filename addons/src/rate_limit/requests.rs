@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
     use crate::contract::{
-        Addon, Code, Container, Denial, Direction, Frame, Kind, Outcome, Request,
+        Addon, Code, Container, Denial, Direction, Frame, Kind, McpTarget, Outcome, Request,
     };
     use crate::fixtures::{code, container, entry, flow_of, mcp_flow, request, verdict};
     use crate::rate_limit::{RateBuckets, RateLimit, RateLimitSettings, Rejections, tests};
@@ -265,6 +265,9 @@ mod tests {
 
     #[test]
     fn messages_to_a_server_are_limited_and_messages_from_a_server_are_not() {
+        fn kb() -> McpTarget {
+            McpTarget::Server("kb".into())
+        }
         let limits = limits(rate(SLOW, 5), &[]);
         let web = container("web");
         let passed = |server: Option<&str>, frame: fn(&str) -> Frame| {
@@ -279,9 +282,10 @@ mod tests {
             });
             sent.count()
         };
-        let request = |method: &str| Frame::request(Direction::ToServer, method, None);
-        let notification = |method: &str| Frame::notification(Direction::ToServer, method, None);
-        let to_client = |method: &str| Frame::request(Direction::ToClient, method, None);
+        let request = |method: &str| Frame::request(Direction::ToServer, kb(), method, None);
+        let notification =
+            |method: &str| Frame::notification(Direction::ToServer, kb(), method, None);
+        let to_client = |method: &str| Frame::request(Direction::ToClient, kb(), method, None);
         assert_eq!(passed(Some("kb"), to_client), 20);
         assert_eq!(passed(Some("kb"), request), 5);
         assert_eq!(passed(Some("weather"), notification), 5);

@@ -103,7 +103,9 @@ impl Core {
             .bytes_in
             .fetch_add(sent as u64, Ordering::Relaxed);
         let method = &request.method;
-        let mut frame = Frame::request(Direction::ToServer, Arc::clone(method), made.params);
+        let (direction, judged) = (Direction::ToServer, target.judged());
+        let params = made.params;
+        let mut frame = Frame::request(direction, judged.clone(), Arc::clone(method), params);
         frame.definition.clone_from(&target.definition);
         if frame.definition.is_none() {
             frame.tools = self.server_tools(caller, &target.settings.name).await;
@@ -127,7 +129,7 @@ impl Core {
         }
         let denial = |error| denial_of(&caller.container, &target.settings, error);
         let response = response.map_err(denial)?;
-        let mut frame = Frame::response(Direction::ToServer, Arc::clone(method), response);
+        let mut frame = Frame::response(direction, judged, Arc::clone(method), response);
         frame.definition.clone_from(&target.definition);
         chain.mcp_response(&mut live.flow, &mut frame).await?;
         let outcome = into_outcome(frame)?;

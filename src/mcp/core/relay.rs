@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use addons::contract::{BoxFuture, Chain, Definition, Direction, Frame, LiveFlow, RpcError};
+use addons::contract::{
+    BoxFuture, Chain, Definition, Direction, Frame, LiveFlow, McpTarget, RpcError,
+};
 use addons::raw_json::Members;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc::error::TrySendError, oneshot};
@@ -89,7 +91,8 @@ impl Relay<'_> {
             _ => return,
         };
         let mut live = self.flow(&method);
-        let mut frame = Frame::notification(Direction::ToClient, Arc::clone(&method), params);
+        let (direction, target) = (Direction::ToClient, self.judged());
+        let mut frame = Frame::notification(direction, target, Arc::clone(&method), params);
         frame.definition = self.definition.cloned();
         let judged = self.chain.mcp_request(&mut live.flow, frame).await;
         record_end(&mut live, &judged);
@@ -142,7 +145,8 @@ impl Relay<'_> {
             None => (params, None),
         };
         let mut live = self.flow(&method);
-        let mut frame = Frame::request(Direction::ToClient, Arc::clone(&method), params);
+        let (direction, target) = (Direction::ToClient, self.judged());
+        let mut frame = Frame::request(direction, target, Arc::clone(&method), params);
         frame.definition = self.definition.cloned();
         let permit = match self.chain.mcp_request(&mut live.flow, frame).await {
             Ok(permit) => permit,
@@ -191,6 +195,11 @@ impl Relay<'_> {
         receiver.begin(params, &lease.progress_receivers)
     }
 
+    /// The sender, as the chain judges it: the server, also during the call of a tool.
+    fn judged(&self) -> McpTarget {
+        McpTarget::Server(Arc::clone(self.server))
+    }
+
     fn flow(&self, method: &Arc<str>) -> LiveFlow {
         self.core
             .flow(self.chain, self.caller, method, Some(self.server), None)
@@ -227,7 +236,8 @@ async fn answer_server(
     let (answer, _memory) =
         held.unwrap_or_else(|denial| (Err(rpc_error(&denial)), MessageReservation::default()));
     let chain = Arc::clone(&live.chain);
-    let mut frame = Frame::response(Direction::ToClient, method, answer);
+    let target = McpTarget::Server(Arc::clone(&question.server));
+    let mut frame = Frame::response(Direction::ToClient, target, method, answer);
     frame.definition = question.definition;
     if frame.definition.is_none() {
         let (core, caller) = (&question.core, &question.caller);

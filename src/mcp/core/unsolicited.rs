@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use addons::contract::{BoxFuture, Container, Direction, Frame};
+use addons::contract::{BoxFuture, Container, Direction, Frame, McpTarget};
 use addons::raw_json::Members;
 use serde_json::value::RawValue;
 
@@ -127,6 +127,7 @@ impl Core {
             let mut live = self.flow(&chain, &client.caller, method, Some(server), None);
             let frame = Frame::notification(
                 Direction::ToClient,
+                McpTarget::Server(Arc::clone(server)),
                 Arc::clone(method),
                 params.map(ToOwned::to_owned),
             );
@@ -217,7 +218,8 @@ impl Core {
         };
         let chain = (self.rules)().chain;
         let mut live = self.flow(&chain, caller, method, Some(server), None);
-        let mut frame = Frame::notification(Direction::ToServer, Arc::clone(method), made.params);
+        let (direction, target) = (Direction::ToServer, McpTarget::Server(Arc::clone(server)));
+        let mut frame = Frame::notification(direction, target, Arc::clone(method), made.params);
         frame.tools = self.server_tools(caller, server).await;
         let sent = async {
             let permit = chain.mcp_request(&mut live.flow, frame).await?;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use addons::contract::{
-    Code, Container, Denial, Direction, Frame, LiveFlow, McpSubject, Principal, RpcError, names,
+    Code, Container, Denial, Direction, Frame, LiveFlow, McpSubject, McpTarget, Principal,
+    RpcError, names,
 };
 use addons::identity::claimed_id;
 use http::HeaderMap;
@@ -143,7 +144,7 @@ impl<'a> Visit<'a> {
         params: Option<Box<RawValue>>,
     ) -> Result<LiveFlow, RpcError> {
         let mut live = self.flow(method);
-        let frame = Frame::request(Direction::ToServer, method, params);
+        let frame = Frame::request(Direction::ToServer, McpTarget::Gateway, method, params);
         match live.chain.mcp_request(&mut live.flow, frame).await {
             Ok(_permit) => {
                 live.answered(200);
@@ -199,7 +200,8 @@ async fn identify(request: &OriginRequest) -> Result<(), Denial> {
     start.principal = session.principal.clone();
     // A dry run records nothing: the denial is recorded with the HTTP request.
     let mut flow = start.begin_dry();
-    let frame = Frame::request(Direction::ToServer, method, None);
+    // The message is not read yet. A ping needs nothing but a known container.
+    let frame = Frame::request(Direction::ToServer, McpTarget::Gateway, "ping", None);
     snapshot.chain().mcp_request(&mut flow, frame).await?;
     session.is_bound(&flow)
 }

@@ -230,7 +230,8 @@ impl Fixture {
     }
 
     pub async fn permit(&self, method: &str, params: Value) -> CallPermit {
-        let frame = Frame::request(Direction::ToServer, method, Some(raw(params)));
+        let target = McpTarget::Server("kb".into());
+        let frame = Frame::request(Direction::ToServer, target, method, Some(raw(params)));
         self.permit_for(frame).await
     }
 

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::contract::{
     BoxFuture, Code, Container, Decision, Decisions, Denial, Direction, Effect, EvaluatorError,
-    FlowStart, FrameBody, Kind, Level, McpSubject, OwnedFlow, PolicyQuestion, RpcOutcome, Standing,
-    Subject, Unavailable,
+    FlowStart, FrameBody, Kind, Level, McpSubject, McpTarget, OwnedFlow, PolicyQuestion,
+    RpcOutcome, Standing, Subject, Unavailable,
 };
 use crate::fixtures::{client, container, ports::TestTasks};
 
@@ -178,9 +178,23 @@ pub(super) fn start(container: &Arc<Container>, method: &str, name: Option<&str>
     start
 }
 
+pub(super) fn kb() -> McpTarget {
+    McpTarget::Server("kb".into())
+}
+
+pub(super) fn to_fetch() -> McpTarget {
+    McpTarget::of(&"kb".into(), Some(&tool(FETCH)))
+}
+
 /// A call of `fetch` with these params.
 pub(super) fn call(params: impl Into<String>) -> Frame {
-    Frame::request(Direction::ToServer, "tools/call", Some(raw(params))).of_tool(tool(FETCH))
+    Frame::request(
+        Direction::ToServer,
+        to_fetch(),
+        "tools/call",
+        Some(raw(params)),
+    )
+    .of_tool(tool(FETCH))
 }
 
 /// A call of `fetch` with these arguments.
@@ -213,7 +227,7 @@ impl Gate {
     pub(super) async fn answer(&self, outcome: RpcOutcome) -> (OwnedFlow, Result<Frame, Denial>) {
         let mut flow = self.flow();
         let mut asked = fetch(&json!({ "q": 1 }));
-        let mut frame = Frame::response(Direction::ToServer, "tools/call", outcome);
+        let mut frame = Frame::response(Direction::ToServer, to_fetch(), "tools/call", outcome);
         let judged = match self.request(&mut flow, &mut asked).await {
             Ok(()) => self.addon.judge_response(&mut flow, &mut frame).await,
             Err(denial) => Err(denial),

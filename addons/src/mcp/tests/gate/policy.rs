@@ -190,7 +190,7 @@ async fn redactions_apply_in_the_order_of_the_bundles() {
             let sent = json!({ "a": 1, "b": 2, "c": 3 });
             let mut frame = match method {
                 "tools/call" => fetch(&sent),
-                _ => Frame::request(direction, method, Some(raw(sent.to_string()))),
+                _ => Frame::request(direction, kb(), method, Some(raw(sent.to_string()))),
             };
             let mut flow = start(&gate.web, method, Some("fetch")).begin();
             gate.request(&mut flow, &mut frame).await.unwrap();
@@ -282,7 +282,7 @@ async fn requests_of_servers_are_evaluated_if_a_bundle_covers_their_method() {
     let ask = async |method: &str, params: Value| {
         let mut flow = start(&gate.web, method, None).begin();
         let params = Some(raw(params.to_string()));
-        let mut frame = Frame::request(Direction::ToClient, method, params);
+        let mut frame = Frame::request(Direction::ToClient, kb(), method, params);
         let judged = gate.request(&mut flow, &mut frame).await;
         judged.map(|()| super::params(&frame))
     };
