@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use super::container::Container;
 use super::definition::Definition;
 use super::denial::{Code, Denial, Verdict};
+use super::effect::Effect;
 use super::level::Standing;
 use super::target::McpTarget;
 
@@ -171,7 +172,7 @@ pub struct McpRecord {
     /// change them.
     pub args_sha256: Option<Box<str>>,
     /// The strictest decision, of a policy or of the addon.
-    pub decision: Option<&'static str>,
+    pub decision: Option<Effect>,
     /// The reason for that decision.
     pub reason: Option<Box<str>>,
     /// Whether a text from the server looks like an instruction to a model.

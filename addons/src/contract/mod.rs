@@ -11,6 +11,7 @@ mod chain;
 mod container;
 mod definition;
 mod denial;
+mod effect;
 mod endpoint;
 mod entry;
 mod facts;
@@ -44,6 +45,7 @@ pub use chain::Chain;
 pub use container::{AuthMode, Container, ContainerId, Registration, Repo, Source};
 pub use definition::{Annotations, Definition, HeldMemory, Pin};
 pub use denial::{Answer, Code, Denial, Fault, Stage, Verdict};
+pub use effect::Effect;
 pub use endpoint::{Endpoint, Scheme};
 pub use entry::{Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
 pub use facts::{Anonymous, ApiCall, Lookup, McpSession};
@@ -66,10 +68,9 @@ pub use path::{Ambiguity, Path};
 pub use permit::{Addresses, Permit, ResolvePermit};
 pub use policy_input::PolicyInput;
 pub use ports::{
-    Answered, Approvals, Containers, Decision, Decisions, Definitions, Effect, Evaluator,
+    Answered, Approvals, Containers, Decision, Decisions, Definitions, Evaluation, Evaluator,
     EvaluatorError, FileLock, FileVersion, LeaseRecords, Outbound, OutboundError, OwnAddresses,
-    PolicyQuestion, Replacement, SecretFiles, SecretSource, SecretText, SystemPorts, Tasks,
-    Unavailable,
+    Replacement, SecretFiles, SecretSource, SecretText, SystemPorts, Tasks, Unavailable,
 };
 pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
 pub use refused_hosts::RefusedHosts;

@@ -16,6 +16,7 @@ use super::body::BoxFuture;
 use super::container::{Container, ContainerId, Source};
 use super::definition::Pin;
 use super::denial::Denial;
+use super::effect::Effect;
 use super::flow::Flow;
 use super::level::Standing;
 use super::mcp::Frame;
@@ -93,17 +94,17 @@ pub trait Evaluator: Send + Sync {
     fn covers(&self, method: &str) -> bool;
 
     /// Evaluates the bundles that judge this method, in the order of `mcp.yaml`. Skips the first
-    /// `question.decided` bundles, and stops after the first bundle that redacts.
+    /// `evaluation.decided` bundles, and stops after the first bundle that redacts.
     fn evaluate<'a>(
         &'a self,
         method: &'a str,
-        question: PolicyQuestion,
+        evaluation: Evaluation,
     ) -> BoxFuture<'a, Result<Decisions, EvaluatorError>>;
 }
 
-/// The input of an evaluation.
+/// One evaluation of the bundles.
 #[derive(Clone, Debug)]
-pub struct PolicyQuestion {
+pub struct Evaluation {
     /// The container whose message is judged. Containers take turns.
     pub container: ContainerId,
     /// The input document of the policies.
@@ -133,33 +134,9 @@ pub struct Decision {
     pub effect: Effect,
     /// The reason that the policy gave.
     pub reason: Option<Box<str>>,
-}
-
-impl Decision {
-    /// The replacement of the message's arguments, params, result or error, if the decision
-    /// redacts.
-    #[must_use]
-    pub fn modified(&self) -> Option<&RawValue> {
-        match &self.effect {
-            Effect::Redact(modified) => Some(modified),
-            _ => None,
-        }
-    }
-}
-
-/// What happens to a message.
-#[derive(Clone, Debug)]
-pub enum Effect {
-    /// It passes.
-    Allow,
-    /// It passes after this value has replaced its arguments, params, result or error.
-    Redact(Box<RawValue>),
-    /// A person decides.
-    Ask,
-    /// It is denied.
-    DenyContinue,
-    /// It is denied, and the abort latch of the container is set: see [`Container::is_aborted`].
-    DenyAbort,
+    /// Replaces the message's arguments, params, result or error. Set exactly if the effect is
+    /// [`Effect::Redact`].
+    pub modified: Option<Box<RawValue>>,
 }
 
 /// Why a policy has no decision.

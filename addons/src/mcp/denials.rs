@@ -2,17 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::contract::{Code, Denial, McpTarget};
+use crate::contract::{Code, Denial, Effect, McpTarget};
 
 /// The longest reason or name that denials and the audit quote, in bytes. Longer ones are cut.
 const MAX_REASON: usize = 512;
-
-// Policy decisions, as the audit log and denials name them.
-pub(super) const ALLOW: &str = "allow";
-pub(super) const REDACT: &str = "redact";
-pub(super) const ASK: &str = "ask";
-pub(super) const DENY_CONTINUE: &str = "deny_continue";
-pub(super) const DENY_ABORT: &str = "deny_abort";
 
 /// The server and the tool of a message, by their names in policies, audit and denials.
 #[derive(Clone, Debug)]
@@ -47,7 +40,10 @@ impl Target {
         let reason = cut(reason);
         let sentence = format!("Denied by policy: {reason}");
         let denial = Denial::new(Code::PolicyDeniedContinue, sentence);
-        self.detailed(denial.with("decision", DENY_CONTINUE), reason)
+        self.detailed(
+            denial.with("decision", Effect::DenyContinue.as_str()),
+            reason,
+        )
     }
 
     /// The denial of a message on which a policy decides `deny_abort`. That decision sets the
@@ -61,7 +57,7 @@ impl Target {
         let denial = Denial::new(Code::PolicyDenied, sentence);
         let denial = denial
             .with("type", Code::PolicyDenied.as_str())
-            .with("decision", DENY_ABORT);
+            .with("decision", Effect::DenyAbort.as_str());
         self.detailed(denial, reason)
     }
 

@@ -8,17 +8,17 @@ use serde_json::value::RawValue;
 use super::call::{self, PreparedCall};
 use super::client_text::carries_text;
 use super::definition::is_blocked;
-use super::denials::{DENY_CONTINUE, Target, accept_command, unknown_server, unknown_tool};
+use super::denials::{Target, accept_command, unknown_server, unknown_tool};
 use super::gateway::check_own;
-use super::input::Question;
+use super::input::EvaluatedMessage;
 use super::level;
 use super::policies::check_latch;
 use super::ruling::record;
 use super::settings::{OverrideRule, ServerSettings};
 use super::{Mcp, TOOLS_CALL};
 use crate::contract::{
-    Code, Container, Definition, Denial, Direction, Flow, Frame, FrameBody, FrameKind, Level,
-    RpcOutcome, Standing, Verdict,
+    Code, Container, Definition, Denial, Direction, Effect, Flow, Frame, FrameBody, FrameKind,
+    Level, RpcOutcome, Standing, Verdict,
 };
 use crate::raw_json::Members;
 
@@ -64,7 +64,10 @@ impl Mcp {
         if is_text {
             self.admit_text(flow, frame, &container, &target)?;
         }
-        if let Some(modified) = self.ask(flow, frame, &container, &target).await? {
+        if let Some(modified) = self
+            .apply_policies(flow, frame, &container, &target)
+            .await?
+        {
             frame.body = FrameBody::Params(Some(modified));
         }
         let before = container.standing();
@@ -102,7 +105,9 @@ impl Mcp {
         flow.mcp_record().args_sha256 = Some(prepared.args_sha256.into());
         frame.body = FrameBody::Params(Some(prepared.params));
         self.admit(flow, &call)?;
-        let modified = self.ask(flow, frame, container, &call.target).await?;
+        let modified = self
+            .apply_policies(flow, frame, container, &call.target)
+            .await?;
         if let (Some(modified), Some(params)) = (modified, frame.params()) {
             let params = Members::read(params).map_err(Denial::malformed)?;
             let params = call::with_arguments(&params, modified.get())?;
@@ -194,7 +199,7 @@ impl Mcp {
             let command = accept_command(server, tool);
             let reason =
                 format!("the definition of {tool} changed; an operator accepts it with: {command}");
-            record(flow, DENY_CONTINUE, &reason);
+            record(flow, Effect::DenyContinue, &reason);
             return Err(target.deny(&reason).rule("on_definition_change"));
         }
         let server = self.server(&target.server);
@@ -203,7 +208,7 @@ impl Mcp {
             let reason = format!(
                 "the tool reaches the open world, and the container's security level is {level}"
             );
-            record(flow, DENY_CONTINUE, &reason);
+            record(flow, Effect::DenyContinue, &reason);
             let hint = match definition.annotations.open_world {
                 // The server's stricter hint takes precedence over an override.
                 Some(true) => format!(
@@ -238,7 +243,10 @@ impl Mcp {
                 frame.definition = Some(definition);
             }
         }
-        if let Some(modified) = self.ask(flow, frame, &container, &target).await? {
+        if let Some(modified) = self
+            .apply_policies(flow, frame, &container, &target)
+            .await?
+        {
             redact_outcome(frame, modified, &target)?;
         }
         match frame.direction {
@@ -254,8 +262,8 @@ impl Mcp {
         }
     }
 
-    /// Judges a client's answer to a server's question. An answer during a tool call is denied if
-    /// the call would now be denied. Any other answer is judged like a request of the client.
+    /// Judges a client's answer to a server's input request. An answer during a tool call is denied
+    /// if the call would now be denied. Any other answer is judged like a request of the client.
     fn admit_answer(
         &self,
         flow: &mut Flow,
@@ -274,8 +282,8 @@ impl Mcp {
     }
 
     /// Evaluates the policies for a frame, if any covers its method. Returns the replacement as
-    /// [`ask_about`](Self::ask_about) does.
-    async fn ask(
+    /// [`enforce`](Self::enforce) does.
+    async fn apply_policies(
         &self,
         flow: &mut Flow,
         frame: &Frame,
@@ -298,7 +306,7 @@ impl Mcp {
                 (params, Some((outcome, before)))
             }
         };
-        let question = Question {
+        let message = EvaluatedMessage {
             target,
             container,
             direction: frame.direction,
@@ -307,7 +315,7 @@ impl Mcp {
             annotations,
             response,
         };
-        let modified = self.ask_about(flow, question, Some(frame)).await?;
+        let modified = self.enforce(flow, message, Some(frame)).await?;
         if let FrameBody::Params(params) = &frame.body {
             flow.put_slot(JudgedParams(params.clone()));
         }

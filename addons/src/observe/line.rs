@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-use crate::contract::{Flow, FlowId, Host, Kind, McpSubject, Outcome};
+use crate::contract::{Effect, Flow, FlowId, Host, Kind, McpSubject, Outcome};
 
 /// Limit on the bytes of a path in a line; the rest is cut. A client chooses the path, and must not
 /// fill the log with one line.
@@ -170,7 +170,7 @@ impl<'a> McpLine<'a> {
             server: subject.server.as_deref(),
             tool: tool.map(|tool| Excerpt::of(tool, MAX_TOOL)),
             args_sha256: record.and_then(|record| record.args_sha256.as_deref()),
-            decision: record.and_then(|record| record.decision),
+            decision: record.and_then(|record| record.decision.map(Effect::as_str)),
             reason: record.and_then(|record| record.reason.as_deref()),
             suspicious: record.is_some_and(|record| record.suspicious),
         })

@@ -21,7 +21,7 @@ use crate::contract::{
 use address_guard::AddressGuard;
 use rules::Rules;
 
-pub use rules::{Effect, Rule};
+pub use rules::Rule;
 pub use settings::PolicySettings;
 pub use settings::allowlist::{extend_allowlist, parse_entry, read_allowlist};
 

@@ -5,25 +5,17 @@ use std::sync::Arc;
 use http::Method;
 
 use crate::contract::settings::PathPattern;
-use crate::contract::{Code, Denial, EntryMap, Flow, Host, HostPattern, Origin, Request, Verdict};
-
-/// The effect of a rule on the requests that it matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// The request passes the rules; other addons may still deny it.
-    Allow,
-    /// The request is denied.
-    Deny,
-    /// The request is denied with the code `approval_pending`, until an operator changes the rule.
-    Ask,
-}
+use crate::contract::{
+    Code, Denial, Effect, EntryMap, Flow, Host, HostPattern, Origin, Request, Verdict,
+};
 
 /// One rule. An empty list of hosts, methods or paths matches all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Its name, for the audit and the client.
     pub name: Arc<str>,
-    /// Its effect.
+    /// Its effect. A request that it allows may still be denied by other addons. One for which it
+    /// asks is denied with the code `approval_pending`, until an operator changes the rule.
     pub effect: Effect,
     /// The hosts of the requests that it matches.
     pub hosts: EntryMap<()>,
@@ -101,11 +93,14 @@ impl Rule {
                 flow.note(|| format!("allowed by rule {name} at {origin}"));
                 return Ok(());
             }
-            Effect::Deny => (Code::RuleDenied, format!("Denied by rule {name}")),
             Effect::Ask => (
                 Code::ApprovalPending,
                 format!("Approval pending: rule {name} asks for one"),
             ),
+            // No rule redacts or aborts.
+            Effect::Redact | Effect::DenyContinue | Effect::DenyAbort => {
+                (Code::RuleDenied, format!("Denied by rule {name}"))
+            }
         };
         flow.note(|| format!("rule {name} at {origin} matches"));
         Err(Denial::new(code, sentence)
@@ -195,7 +190,7 @@ mod tests {
             hosts: hosts(&["*.example.com"]),
             methods: vec![Method::DELETE, Method::GET],
             paths: paths(&["^/projects/"]),
-            ..rule("keep", Effect::Deny, 5)
+            ..rule("keep", Effect::DenyContinue, 5)
         };
         let money = Rule {
             paths: paths(&["^/payments/", "^/refunds$"]),
@@ -203,7 +198,7 @@ mod tests {
         };
         let shut = Rule {
             hosts: hosts(&["*.example.org"]),
-            ..rule("shut", Effect::Deny, 12)
+            ..rule("shut", Effect::DenyContinue, 12)
         };
         Rules(vec![posts, keep, money, shut])
     }
@@ -277,7 +272,7 @@ mod tests {
             hosts: hosts(&[host]),
             ..rule(name, effect, 1)
         };
-        let shut = || whole("shut", Effect::Deny, "*.example.org");
+        let shut = || whole("shut", Effect::DenyContinue, "*.example.org");
         let open = || whole("open", Effect::Allow, "a.example.org");
         let gets = |effect| Rule {
             methods: vec![Method::GET],
@@ -291,7 +286,11 @@ mod tests {
             // The first rule may allow a request, whose method is not known yet.
             (vec![gets(Effect::Allow), shut()], "a.example.org", false),
             // Every request is denied by one of the two rules.
-            (vec![gets(Effect::Deny), shut()], "a.example.org", true),
+            (
+                vec![gets(Effect::DenyContinue), shut()],
+                "a.example.org",
+                true,
+            ),
         ] {
             let mut flow = flow_of(&container("web"), Kind::Tunnel, host);
             assert_eq!(
@@ -307,7 +306,7 @@ mod tests {
         let with_paths = Rules(vec![Rule {
             hosts: hosts(&["*.example.com"]),
             paths: paths(&["^/x"]),
-            ..rule("a", Effect::Deny, 1)
+            ..rule("a", Effect::DenyContinue, 1)
         }]);
         each_row(
             [("a.example.com", true), ("example.com", false)],
@@ -318,7 +317,7 @@ mod tests {
         );
         let other = Host::parse("example.net").unwrap();
         assert!(rules().judges_paths_of(&other));
-        let without_paths = Rules(vec![rule("b", Effect::Deny, 1)]);
+        let without_paths = Rules(vec![rule("b", Effect::DenyContinue, 1)]);
         assert!(!without_paths.judges_paths_of(&other));
     }
 }

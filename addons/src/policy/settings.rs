@@ -6,14 +6,15 @@ use std::collections::HashSet;
 
 use ipnet::IpNet;
 
-use super::{Effect, Rule};
+use super::Rule;
 use crate::contract::settings::{Fields, Files, Passthrough, PathPattern, Setting, parse_method};
-use crate::contract::{HostPattern, HostSet};
+use crate::contract::{Effect, HostPattern, HostSet};
 use crate::forges::ForgeHosts;
 
+/// The effects that a rule may have.
 const EFFECTS: [(&str, Effect); 3] = [
     ("allow", Effect::Allow),
-    ("deny", Effect::Deny),
+    ("deny", Effect::DenyContinue),
     ("ask", Effect::Ask),
 ];
 

@@ -4,7 +4,7 @@ use testkit::each_row;
 use super::*;
 use crate::contract::settings::{Passthrough, PathPattern};
 use crate::contract::{
-    Container, Entry, EntryMap, HostPattern, Kind, Level, Origin, Registration, System,
+    Container, Effect, Entry, EntryMap, HostPattern, Kind, Level, Origin, Registration, System,
 };
 use crate::fixtures::{
     Nowhere, code, container, entry, flow, flow_of, headers, query, read_files, registration,
@@ -31,7 +31,7 @@ fn rule_with_path() -> Rule {
     };
     Rule {
         name: "unread".into(),
-        effect: Effect::Deny,
+        effect: Effect::DenyContinue,
         hosts,
         methods: Vec::new(),
         paths: vec![PathPattern::parse("^/secret").unwrap()],

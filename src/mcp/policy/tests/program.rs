@@ -1,6 +1,5 @@
 //! Compiled bundles: the decisions of their policies, and the policies that are refused.
 
-use addons::contract::Effect;
 use serde_json::json;
 
 use super::*;
@@ -39,10 +38,14 @@ fn decided(program: &Program, input: &serde_json::Value) -> String {
         &parsed(input),
         Instant::now().checked_add(Duration::from_secs(5)),
     ) {
-        Ok(Answer { effect, reason }) => {
-            let effect = match effect {
-                Effect::Redact(modified) => format!("redact {modified}"),
-                other => format!("{other:?}"),
+        Ok(Answer {
+            effect,
+            reason,
+            modified,
+        }) => {
+            let effect = match modified {
+                Some(modified) => format!("redact {modified}"),
+                None => format!("{effect:?}"),
             };
             format!("{effect}: {}", reason.unwrap_or_default())
         }

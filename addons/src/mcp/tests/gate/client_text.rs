@@ -25,7 +25,7 @@ fn notification(method: &str) -> Frame {
     Frame::notification(Direction::ToServer, kb(), method, Some(raw("{}")))
 }
 
-/// A client's answer to a question of a server.
+/// A client's answer to an input request of a server.
 fn answer(method: &str) -> Frame {
     Frame::response(Direction::ToClient, kb(), method, Ok(raw("{}")))
 }

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::contract::{
-    BoxFuture, Code, Container, Decision, Decisions, Denial, Direction, Effect, EvaluatorError,
-    FlowStart, FrameBody, Kind, Level, McpSubject, McpTarget, OwnedFlow, PolicyQuestion,
+    BoxFuture, Code, Container, Decision, Decisions, Denial, Direction, Effect, Evaluation,
+    EvaluatorError, FlowStart, FrameBody, Kind, Level, McpSubject, McpTarget, OwnedFlow,
     RpcOutcome, Standing, Subject, Unavailable,
 };
 use crate::fixtures::{client, container, ports::TestTasks};
@@ -26,7 +26,7 @@ type Answer = dyn Fn(&Value) -> Result<Vec<Decision>, EvaluatorError> + Send + S
 pub(super) struct Policies {
     methods: Vec<&'static str>,
     answer: Box<Answer>,
-    asked: Mutex<Vec<Value>>,
+    inputs: Mutex<Vec<Value>>,
 }
 
 impl Evaluator for Policies {
@@ -37,19 +37,19 @@ impl Evaluator for Policies {
     fn evaluate<'a>(
         &'a self,
         _: &'a str,
-        question: PolicyQuestion,
+        evaluation: Evaluation,
     ) -> BoxFuture<'a, Result<Decisions, EvaluatorError>> {
         Box::pin(async move {
             // Pending at its first poll, like an evaluation on another thread.
             tokio::task::yield_now().await;
-            let members = question.input.members();
+            let members = evaluation.input.members();
             let members =
                 members.map(|(name, json)| (name.to_owned(), serde_json::from_str(json).unwrap()));
             let input = Value::Object(members.collect());
             let answer = (self.answer)(&input);
-            self.asked.lock().push(input);
-            let mut all = answer?.split_off(question.decided);
-            let redacts = all.iter().position(|one| one.modified().is_some());
+            self.inputs.lock().push(input);
+            let mut all = answer?.split_off(evaluation.decided);
+            let redacts = all.iter().position(|one| one.modified.is_some());
             let left = redacts.map_or_else(Vec::new, |at| all.split_off(at + 1));
             let more = !left.is_empty();
             Ok(Decisions { all, more })
@@ -139,7 +139,7 @@ pub(super) fn with_policy(
     let policies = Arc::new(Policies {
         methods: methods.to_vec(),
         answer: Box::new(answer),
-        asked: Mutex::default(),
+        inputs: Mutex::default(),
     });
     let records = Arc::new(Records::default());
     let ports = McpPorts {
@@ -161,6 +161,14 @@ pub(super) fn decision(bundle: &str, effect: Effect) -> Decision {
         bundle: bundle.into(),
         effect,
         reason: Some(format!("{bundle} says so").into()),
+        modified: None,
+    }
+}
+
+pub(super) fn redact(bundle: &str, modified: impl Into<String>) -> Decision {
+    Decision {
+        modified: Some(raw(modified)),
+        ..decision(bundle, Effect::Redact)
     }
 }
 
@@ -226,9 +234,9 @@ impl Gate {
     /// Calls `fetch` and judges the server's response.
     pub(super) async fn answer(&self, outcome: RpcOutcome) -> (OwnedFlow, Result<Frame, Denial>) {
         let mut flow = self.flow();
-        let mut asked = fetch(&json!({ "q": 1 }));
+        let mut call = fetch(&json!({ "q": 1 }));
         let mut frame = Frame::response(Direction::ToServer, to_fetch(), "tools/call", outcome);
-        let judged = match self.request(&mut flow, &mut asked).await {
+        let judged = match self.request(&mut flow, &mut call).await {
             Ok(()) => self.addon.judge_response(&mut flow, &mut frame).await,
             Err(denial) => Err(denial),
         };
@@ -236,8 +244,8 @@ impl Gate {
     }
 
     /// The inputs that the policies have received so far.
-    pub(super) fn asked(&self) -> Vec<Value> {
-        self.policies.asked.lock().clone()
+    pub(super) fn evaluated(&self) -> Vec<Value> {
+        self.policies.inputs.lock().clone()
     }
 
     pub(super) fn written(&self) -> Vec<String> {

@@ -227,7 +227,7 @@ async fn a_latched_container_can_call_no_tool_until_it_is_reset() {
     assert_eq!(details["type"], "policy_denied");
     assert_eq!(details["decision"], "deny_abort");
     let record = flow.mcp_record();
-    assert_eq!(record.decision, Some("deny_abort"));
+    assert_eq!(record.decision, Some(Effect::DenyAbort));
     assert!(record.args_sha256.is_some() && record.reason.is_some());
     // The latch belongs to the container, so it also denies a call in another flow.
     assert_eq!(code(&gate.fetch(json!({})).await), Some(Code::PolicyDenied));
