@@ -130,6 +130,9 @@ pub struct Decisions {
 pub struct Decision {
     /// The bundle's id.
     pub bundle: Arc<str>,
+    /// SHA-256 of the bundle's source and entrypoint. A person's approval under one revision does
+    /// not hold under another.
+    pub revision: [u8; 32],
     /// What happens to the message.
     pub effect: Effect,
     /// The reason that the policy gave.

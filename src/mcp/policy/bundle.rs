@@ -21,6 +21,8 @@ pub struct Bundle {
     pub data: Value,
     /// The manifest; the default if the bundle has none.
     pub manifest: Manifest,
+    /// SHA-256 of the files' paths and contents.
+    pub digest: [u8; 32],
 }
 
 /// The contents of `.manifest`. Other keys, such as those for Wasm modules, are ignored.
@@ -56,6 +58,7 @@ impl Bundle {
             policies: Vec::new(),
             data: Value::Object(Map::new()),
             manifest: Manifest::default(),
+            digest: files.digest(),
         };
         for (path, content) in files.content {
             let refuse = |message: String| LoadError::File(path.clone(), message);

@@ -220,6 +220,7 @@ impl Query {
                 answer.effect.as_str(),
                 Ok(Decision {
                     bundle: Arc::clone(bundle),
+                    revision: program.revision(),
                     effect: answer.effect,
                     reason: answer.reason.map(String::into_boxed_str),
                     modified: answer.modified,

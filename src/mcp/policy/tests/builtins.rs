@@ -21,6 +21,7 @@ fn of_rules(rules: &str) -> String {
         policies: vec![("test.rego".to_owned(), format!("{head}\n{rules}\n"))],
         data: json!({}),
         manifest: Manifest::default(),
+        digest: [0; 32],
     };
     let program = match Program::compile(&bundle, "test") {
         Ok(program) => program,

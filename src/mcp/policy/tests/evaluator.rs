@@ -102,6 +102,7 @@ async fn every_bundle_for_the_method_is_evaluated_in_order() {
     };
     assert_eq!((&*one.bundle, &*two.bundle), ("one", "two"));
     assert_eq!((one.effect, two.effect), (Effect::Allow, Effect::Ask));
+    assert_ne!(one.revision, two.revision);
     assert_eq!(two.reason.as_deref(), Some("a@example.com"));
     let metrics = fixture.metrics();
     for line in [

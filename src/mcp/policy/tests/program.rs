@@ -14,6 +14,7 @@ fn bundle(rules: &str) -> Bundle {
         )],
         data: json!({"limits": {"most": 3}}),
         manifest: Manifest::default(),
+        digest: [0; 32],
     }
 }
 
@@ -58,6 +59,22 @@ fn excerpt(document: &str, from: &str, to: &str) -> String {
     let (_, rest) = document.split_once(from).unwrap();
     let (text, _) = rest.split_once(to).unwrap();
     text.replace("package mcp.authz", "")
+}
+
+#[test]
+fn a_revision_stands_for_the_files_and_the_entrypoint() {
+    let rules = "decision := \"allow\"\nother := {\"decision\": \"allow\"}";
+    let revision = |digest, entrypoint| {
+        let bundle = Bundle {
+            digest,
+            ..bundle(rules)
+        };
+        Program::compile(&bundle, entrypoint).unwrap().revision()
+    };
+    let first = revision([0; 32], "mcp/authz");
+    assert_eq!(revision([0; 32], "mcp/authz"), first);
+    assert_ne!(revision([1; 32], "mcp/authz"), first);
+    assert_ne!(revision([0; 32], "mcp/authz/other"), first);
 }
 
 #[test]

@@ -159,6 +159,7 @@ pub(super) fn with_policy(
 pub(super) fn decision(bundle: &str, effect: Effect) -> Decision {
     Decision {
         bundle: bundle.into(),
+        revision: [0; 32],
         effect,
         reason: Some(format!("{bundle} says so").into()),
         modified: None,
