@@ -191,11 +191,11 @@ async fn exchange(
 ) -> Result<Outcome, MountError> {
     let (sender, mut events) = relay.client.another();
     let mut request = target.pooled.session.request(permit, sender);
-    let mut questions = FuturesUnordered::new();
+    let mut input_requests = FuturesUnordered::new();
     let mut deadline = Deadline::new(target.settings.timeout);
     let mut is_open = true;
     loop {
-        let limit = deadline.current(!questions.is_empty());
+        let limit = deadline.current(!input_requests.is_empty());
         tokio::select! {
             // The limit comes first: otherwise, a server that sends events without pause would use
             // up the task's budget, and the timer would never fire. Events come before the
@@ -207,17 +207,17 @@ async fn exchange(
                     if is_progress(&event) {
                         deadline.extend();
                     }
-                    if let Some(question) = relay.pass_on(event, questions.len()).await {
-                        questions.push(question);
+                    if let Some(input_request) = relay.pass_on(event, input_requests.len()).await {
+                        input_requests.push(input_request);
                     }
                 }
                 None => is_open = false,
             },
-            Some(()) = questions.next() => deadline.extend(),
+            Some(()) = input_requests.next() => deadline.extend(),
             outcome = &mut request => {
                 // The poll that completed the request may have queued events first.
                 while let Ok(event) = events.try_recv() {
-                    drop(relay.pass_on(event, questions.len()).await);
+                    drop(relay.pass_on(event, input_requests.len()).await);
                 }
                 return outcome;
             }
@@ -253,9 +253,9 @@ impl Deadline {
         self.soft = Instant::now() + self.timeout;
     }
 
-    /// The current deadline, which depends on whether a question to the client is open.
-    fn current(&self, has_question: bool) -> Instant {
-        if has_question {
+    /// The current deadline, which depends on whether an input request is open.
+    fn current(&self, has_input_request: bool) -> Instant {
+        if has_input_request {
             self.hard
         } else {
             self.soft.min(self.hard)

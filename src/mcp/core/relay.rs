@@ -21,7 +21,7 @@ use super::{
 
 /// The most requests of servers that may wait for the client's answers in one call. The same limit
 /// applies to requests outside calls. A further request is refused.
-const MAX_OPEN_QUESTIONS: usize = 16;
+const MAX_OPEN_INPUT_REQUESTS: usize = 16;
 
 /// Relays from one server to one client.
 pub(super) struct Relay<'a> {
@@ -40,15 +40,15 @@ pub(super) struct Relay<'a> {
     pub session: Option<&'a Arc<dyn MountSession>>,
 }
 
-/// Waits for the client's answer to an open question, and sends the answer to the server.
-pub(super) type OpenQuestion = BoxFuture<'static, ()>;
+/// Waits for the client's answer to an input request, and sends the answer to the server.
+pub(super) type OpenInputRequest = BoxFuture<'static, ()>;
 
 impl Relay<'_> {
     /// Has the chain judge a message, and queues it for the client. For a queued request, returns
     /// the future that sends the client's answer to the server. Refuses any other request. Drops a
     /// notification that the chain denies or the client does not take. `open` is the number of
     /// requests that already wait for the client.
-    pub async fn pass_on(&self, event: Event, open: usize) -> Option<OpenQuestion> {
+    pub async fn pass_on(&self, event: Event, open: usize) -> Option<OpenInputRequest> {
         match event {
             Event::Notification { method, params } => {
                 self.notification(method, params).await;
@@ -59,7 +59,7 @@ impl Relay<'_> {
                 params,
                 reply,
             } => {
-                let error = if open >= MAX_OPEN_QUESTIONS {
+                let error = if open >= MAX_OPEN_INPUT_REQUESTS {
                     let sentence = "Too many requests to the client are under way";
                     protocol_error(SERVER_ERROR, sentence)
                 } else if can_answer(self.caller, &method) {
@@ -135,7 +135,7 @@ impl Relay<'_> {
         method: Arc<str>,
         params: Option<Params>,
         reply: oneshot::Sender<Outcome>,
-    ) -> Option<OpenQuestion> {
+    ) -> Option<OpenInputRequest> {
         let params = params.map(|params| without_task(params.into_text()));
         let registered = params
             .as_deref()
@@ -167,16 +167,16 @@ impl Relay<'_> {
             let _ = reply.send(Err(unanswered()));
             return None;
         }
-        let question = Question {
+        let requester = Requester {
             core: Arc::clone(self.core),
-            // A copy, since the question must not keep a disconnected client's session alive.
+            // A copy, since the request must not keep a disconnected client's session alive.
             caller: Arc::new(self.caller.without_session()),
             server: Arc::clone(self.server),
             events: self.client.clone(),
             definition: self.definition.cloned(),
         };
         Some(Box::pin(async move {
-            answer_server(live, method, question, answer, reply).await;
+            answer_server(live, method, requester, answer, reply).await;
             drop(progress_guard);
         }))
     }
@@ -206,14 +206,14 @@ impl Relay<'_> {
     }
 }
 
-/// The server that asks a question, and the client that the question was sent to.
-struct Question {
+/// The server that sent an input request, and the client that the request was relayed to.
+struct Requester {
     core: Arc<Core>,
     caller: Arc<Caller>,
     server: Arc<str>,
     /// Charges the answer.
     events: Events,
-    /// The definition of the tool whose call caused the question.
+    /// The definition of the tool whose call caused the request.
     definition: Option<Arc<Definition>>,
 }
 
@@ -223,7 +223,7 @@ struct Question {
 async fn answer_server(
     mut live: LiveFlow,
     method: Arc<str>,
-    question: Question,
+    requester: Requester,
     answer: oneshot::Receiver<Outcome>,
     mut reply: oneshot::Sender<Outcome>,
 ) {
@@ -232,16 +232,16 @@ async fn answer_server(
         // Returning drops `answer`, which cancels the request at the client's side.
         () = reply.closed() => return,
     };
-    let held = question.events.hold(answer);
+    let held = requester.events.hold(answer);
     let (answer, _memory) =
         held.unwrap_or_else(|denial| (Err(rpc_error(&denial)), MessageReservation::default()));
     let chain = Arc::clone(&live.chain);
-    let target = McpTarget::Server(Arc::clone(&question.server));
+    let target = McpTarget::Server(Arc::clone(&requester.server));
     let mut frame = Frame::response(Direction::ToClient, target, method, answer);
-    frame.definition = question.definition;
+    frame.definition = requester.definition;
     if frame.definition.is_none() {
-        let (core, caller) = (&question.core, &question.caller);
-        frame.tools = core.server_tools(caller, &question.server).await;
+        let (core, caller) = (&requester.core, &requester.caller);
+        frame.tools = core.server_tools(caller, &requester.server).await;
     }
     let judged = chain.mcp_response(&mut live.flow, &mut frame).await;
     let judged = judged.and_then(|()| into_outcome(frame));
