@@ -21,15 +21,16 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::super::warnings::{Subject, warn};
+use super::judged_call::JudgedCall;
 use super::lease::Lease;
 use super::params::quote;
 use super::readiness::SERVERS;
-use super::results::{into_outcome, object};
+use super::results::object;
 use super::target::Target;
 use super::view::{Listed, hash, unique};
 use super::{
     Caller, Catalog, ClientRequest, Core, Entry, Known, List, Mount, MountError, Outcome, RpcError,
-    invalid_params, members, record_end, rpc_error,
+    invalid_params, members, rpc_error,
 };
 
 /// Time limit for waiting for a server that is being started or whose list must be read.
@@ -170,22 +171,21 @@ impl Core {
         let chain = (self.rules)().chain;
         let (method, caller) = (&request.method, &request.caller);
         let server = target.server();
-        let mut live = self.flow(&chain, caller, method, server, name);
-        let (direction, params) = (Direction::ToServer, request.params.clone());
-        let mut frame = Frame::request(direction, target.clone(), Arc::clone(method), params);
-        if let Some(server) = server {
-            frame.tools = self.server_tools(caller, server).await;
-        }
-        let judged = async {
-            chain.mcp_request(&mut live.flow, frame).await?;
-            let answer = work.await;
-            let mut frame = Frame::response(direction, target, Arc::clone(method), answer);
-            chain.mcp_response(&mut live.flow, &mut frame).await?;
-            into_outcome(frame)
+        let live = self.flow(&chain, caller, method, server, name);
+        let tools = match server {
+            Some(server) => self.server_tools(caller, server).await,
+            None => None,
         };
-        let judged = judged.await;
-        record_end(&mut live, &judged);
-        judged.unwrap_or_else(|denial| Err(rpc_error(&denial)))
+        let (direction, params) = (Direction::ToServer, request.params.clone());
+        let mut frame = Frame::request(direction, target, Arc::clone(method), params);
+        frame.tools = tools;
+        let judged = async {
+            let mut call = JudgedCall::admit(live, frame).await?.open;
+            call.conclude(Ok(work.await)).await
+        };
+        judged
+            .await
+            .unwrap_or_else(|denial| Err(rpc_error(&denial)))
     }
 
     /// Reads the list of each server that the caller sees, in the order of the servers' names. With

@@ -22,6 +22,7 @@ mod exchange;
 mod execution;
 mod extension;
 mod input;
+mod judged_call;
 mod known_sessions;
 mod lease;
 mod listen;

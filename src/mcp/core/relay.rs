@@ -11,9 +11,9 @@ use tokio::sync::{mpsc::error::TrySendError, oneshot};
 
 use super::super::error::SERVER_ERROR;
 use super::client_progress::{ProgressGuard, ProgressReceiver};
+use super::judged_call::{JudgedCall, OpenCall};
 use super::lease::Lease;
 use super::params::{PROGRESS_TOKEN, Progress, TASK, edit};
-use super::results::into_outcome;
 use super::{
     Caller, Core, Era, Event, Events, LogLevel, MessageReservation, MountSession, Outcome, Params,
     method_not_found, protocol_error, record_end, rpc_error,
@@ -144,14 +144,12 @@ impl Relay<'_> {
             Some((params, guard)) => (Some(params), Some(guard)),
             None => (params, None),
         };
-        let mut live = self.flow(&method);
         let (direction, target) = (Direction::ToClient, self.judged());
         let mut frame = Frame::request(direction, target, Arc::clone(&method), params);
         frame.definition = self.definition.cloned();
-        let permit = match self.chain.mcp_request(&mut live.flow, frame).await {
-            Ok(permit) => permit,
+        let JudgedCall { permit, open } = match JudgedCall::admit(self.flow(&method), frame).await {
+            Ok(judged) => judged,
             Err(denial) => {
-                live.denied(&denial);
                 // The server may have given up.
                 let _ = reply.send(Err(rpc_error(&denial)));
                 return None;
@@ -159,7 +157,7 @@ impl Relay<'_> {
         };
         let (sender, answer) = oneshot::channel();
         let event = Event::Request {
-            method: Arc::clone(&method),
+            method,
             params: permit.params().map(|text| text.to_owned().into()),
             reply: sender,
         };
@@ -173,10 +171,10 @@ impl Relay<'_> {
             caller: Arc::new(self.caller.without_session()),
             server: Arc::clone(self.server),
             events: self.client.clone(),
-            definition: self.definition.cloned(),
+            is_in_call: self.definition.is_some(),
         };
         Some(Box::pin(async move {
-            answer_server(live, method, requester, answer, reply).await;
+            answer_server(open, requester, answer, reply).await;
             drop(progress_guard);
         }))
     }
@@ -213,16 +211,15 @@ struct Requester {
     server: Arc<str>,
     /// Charges the answer.
     events: Events,
-    /// The definition of the tool whose call caused the request.
-    definition: Option<Arc<Definition>>,
+    /// Whether the call of a tool caused the request.
+    is_in_call: bool,
 }
 
 /// Waits for the client's answer, judges it, and sends it to the server, unless the server gives up
 /// first. The answer is charged meanwhile: its HTTP request has ended. If memory is exhausted, the
 /// server gets an error.
 async fn answer_server(
-    mut live: LiveFlow,
-    method: Arc<str>,
+    mut open: OpenCall,
     requester: Requester,
     answer: oneshot::Receiver<Outcome>,
     mut reply: oneshot::Sender<Outcome>,
@@ -235,17 +232,11 @@ async fn answer_server(
     let held = requester.events.hold(answer);
     let (answer, _memory) =
         held.unwrap_or_else(|denial| (Err(rpc_error(&denial)), MessageReservation::default()));
-    let chain = Arc::clone(&live.chain);
-    let target = McpTarget::Server(Arc::clone(&requester.server));
-    let mut frame = Frame::response(Direction::ToClient, target, method, answer);
-    frame.definition = requester.definition;
-    if frame.definition.is_none() {
+    if !requester.is_in_call {
         let (core, caller) = (&requester.core, &requester.caller);
-        frame.tools = core.server_tools(caller, &requester.server).await;
+        open.tools = core.server_tools(caller, &requester.server).await;
     }
-    let judged = chain.mcp_response(&mut live.flow, &mut frame).await;
-    let judged = judged.and_then(|()| into_outcome(frame));
-    record_end(&mut live, &judged);
+    let judged = open.conclude(Ok(answer)).await;
     // The server may have given up meanwhile.
     let _ = reply.send(judged.unwrap_or_else(|denial| Err(rpc_error(&denial))));
 }
