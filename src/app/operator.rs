@@ -60,6 +60,7 @@ impl Operator {
             caller: Arc::new(caller(request.container)),
             method: request.method,
             params: request.params,
+            tool: None,
             trace: None,
             // Drops progress and log messages.
             events: Events::none(),

@@ -7,7 +7,8 @@ use serde_json::value::RawValue;
 
 use super::params::{Change, TASK, edit, quote};
 use super::{
-    ClientRequest, Core, invalid_params, members, method_not_found, record_end, rpc_error,
+    ClientRequest, Core, FoundTool, invalid_params, members, method_not_found, record_end,
+    rpc_error,
 };
 
 impl Core {
@@ -20,7 +21,10 @@ impl Core {
     ) -> Result<Option<Box<RawValue>>, RpcError> {
         let (settings, name, definition) = match &*request.method {
             "tools/call" => {
-                let (settings, definition) = self.called_tool(request).await?;
+                let FoundTool {
+                    settings,
+                    definition,
+                } = self.called_tool(request).await?;
                 (settings, Arc::clone(&definition.name), Some(definition))
             }
             "prompts/get" => {

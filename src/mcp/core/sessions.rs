@@ -277,6 +277,7 @@ impl Core {
             caller: Arc::clone(caller),
             method: method.into(),
             params: to_raw_value(&json!({ key: value })).ok(),
+            tool: None,
             trace: None,
             events: Events::none(),
         };

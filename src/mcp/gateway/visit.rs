@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 use tokio::sync::mpsc;
 
 use super::super::caller::{Caller, LogLevel, TraceContext};
-use super::super::core::ClientRequest;
+use super::super::core::{ClientRequest, FoundTool};
 use super::super::error::rpc_error;
 use super::super::event::{Event, Events};
 use super::super::version::Version;
@@ -86,16 +86,20 @@ impl<'a> Visit<'a> {
 
     /// Begins a client's request. Its message stays charged to the container until the call has an
     /// outcome or is dropped, even if the HTTP request ends before: with status 202, when the call is
-    /// suspended, or when the client closes the stream.
+    /// suspended, or when the client closes the stream. `tool` as in [`ClientRequest`].
     pub fn call(
         &self,
         caller: Arc<Caller>,
         method: Arc<str>,
         params: Option<Box<RawValue>>,
+        tool: Option<FoundTool>,
     ) -> Call {
         let (sender, events) = self.events();
         let sender = sender.of_message(self.request.reservation());
-        let request = self.client_request(caller, method, params, sender.clone());
+        let request = ClientRequest {
+            tool,
+            ..self.client_request(caller, method, params, sender.clone())
+        };
         let core = Arc::clone(&self.gateway.core);
         Call::new(core.request(request), sender, events)
     }
@@ -117,6 +121,7 @@ impl<'a> Visit<'a> {
             caller,
             method,
             params,
+            tool: None,
             trace: self.trace(),
             events,
         }

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use super::super::super::caller::Caller;
+use super::super::super::core::FoundTool;
 use super::super::super::error::{method_not_found, rpc_error};
 use super::super::super::event::{Event, Params};
 use super::super::super::message::{Id, Outcome, write_request, write_response};
@@ -53,11 +54,11 @@ impl Running {
         visit: &Visit<'_>,
         request: &Request,
         read: &ModernParams<'_>,
-        caller: Arc<Caller>,
+        (caller, tool): (Arc<Caller>, Option<FoundTool>),
         binding: Arc<str>,
     ) -> Self {
         let (method, params) = (Arc::clone(&request.method), request.params.clone());
-        let call = visit.call(caller, method, params);
+        let call = visit.call(caller, method, params, tool);
         Self::resume(visit, request, read, call, binding)
     }
 
