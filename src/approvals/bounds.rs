@@ -12,14 +12,14 @@ pub const MAX_PENDING: usize = 1000;
 pub const MAX_NEW_PER_WINDOW: usize = 30;
 /// The time in which [`MAX_NEW_PER_WINDOW`] questions may be new.
 pub const RATE_WINDOW: Duration = Duration::from_secs(60);
-/// Bytes of all texts of one question. Nobody reads more, and what is approved must be shown whole.
-pub const MAX_QUESTION_BYTES: usize = 256 << 10;
+/// Bytes of the arguments of one question. Nobody reads more, and what is approved must be shown whole.
+pub const MAX_ARGUMENT_BYTES: usize = 256 << 10;
 /// Bytes of a question's texts besides its arguments. They are kept as long as the question: those of
 /// [`MAX_DECIDED`] questions take 400 MiB at most.
 pub const MAX_TOPIC_BYTES: usize = 4 << 10;
-/// Bytes of the arguments that are kept, of open and decided questions together. Arguments of
-/// decided questions make room for new ones.
-pub const MAX_ARGUMENT_BYTES: usize = 64 << 20;
+/// Bytes of the arguments of all open and decided questions together: as much as 256 of the largest
+/// ones. Arguments of decided questions make room for new ones.
+pub const MAX_KEPT_BYTES: usize = 64 << 20;
 /// How long a decided question is kept, for those who ask later who decided.
 pub const KEPT_AFTER_DECISION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Decided questions that are kept: over two days of a container that is at its limit of new ones.

@@ -126,6 +126,16 @@ pub struct Topic {
     pub revision: Box<str>,
 }
 
+impl Topic {
+    /// The number of bytes of all texts that a flow or a rule chose.
+    pub fn size(&self) -> usize {
+        let optional = [&self.server, &self.rule, &self.reason];
+        let texts = optional.into_iter().flatten();
+        let texts = texts.chain([&self.subject, &self.revision]);
+        texts.map(|text| text.len()).sum()
+    }
+}
+
 /// A question to a person. Immutable, with owned data, so that it can outlive its flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
@@ -162,16 +172,6 @@ impl Question {
     /// arguments and revision are equal. Rule, reason and level do not count.
     pub fn digest(&self) -> &str {
         &self.digest
-    }
-
-    /// The number of bytes of all texts of the question.
-    pub fn size(&self) -> usize {
-        let topic = &self.topic;
-        let optional = [&topic.server, &topic.rule, &topic.reason];
-        let optional = optional.into_iter().flatten();
-        let texts = optional.chain([&topic.subject, &topic.revision]);
-        let arguments = self.arguments.iter().map(String::len);
-        texts.map(|text| text.len()).chain(arguments).sum()
     }
 }
 

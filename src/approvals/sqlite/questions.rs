@@ -9,8 +9,8 @@ use rusqlite::{OptionalExtension, params};
 use super::row::rank_of;
 use super::transaction::{Transaction, integer};
 use crate::approvals::bounds::{
-    MAX_ARGUMENT_BYTES, MAX_NEW_PER_WINDOW, MAX_PAGE, MAX_PENDING, MAX_PENDING_PER_CONTAINER,
-    MAX_QUESTION_BYTES, MAX_TOPIC_BYTES, RATE_WINDOW,
+    MAX_ARGUMENT_BYTES, MAX_KEPT_BYTES, MAX_NEW_PER_WINDOW, MAX_PAGE, MAX_PENDING,
+    MAX_PENDING_PER_CONTAINER, MAX_TOPIC_BYTES, RATE_WINDOW,
 };
 use crate::approvals::record::{Asked, Change, News, Record};
 use crate::approvals::store::Filter;
@@ -100,12 +100,12 @@ impl Transaction<'_> {
     /// The limit that a new question would exceed.
     fn exceeded(&self, question: &Question) -> Result<Option<QuestionLimit>, SqliteError> {
         let arguments = question.arguments().map_or(0, str::len);
-        let topic = question.size().saturating_sub(arguments);
-        if question.size() > MAX_QUESTION_BYTES || topic > MAX_TOPIC_BYTES {
+        if arguments > MAX_ARGUMENT_BYTES || question.topic().size() > MAX_TOPIC_BYTES {
             return Ok(Some(QuestionLimit::TooLong));
         }
         let container = question.topic().container.as_str();
-        let count = "SELECT count(*) FROM questions WHERE state = 'pending' AND container = ?1";
+        let count = "SELECT count(*) FROM questions INDEXED BY pending_of_container
+            WHERE state = 'pending' AND container = ?1";
         if self.number(count, [container])? >= MAX_PENDING_PER_CONTAINER {
             return Ok(Some(QuestionLimit::Container));
         }
@@ -130,7 +130,7 @@ impl Transaction<'_> {
     /// questions, first those of the same container, so that a container that floods the ledger
     /// leaves those of others alone. Returns `false` if the open questions leave no room.
     fn make_room(&self, container: &str, bytes: usize) -> Result<bool, SqliteError> {
-        let room = MAX_ARGUMENT_BYTES.saturating_sub(bytes);
+        let room = MAX_KEPT_BYTES.saturating_sub(bytes);
         let sum = "SELECT sum(argument_bytes) FROM questions WHERE argument_bytes > 0";
         let kept = self.number(sum, [])?;
         if kept <= room {

@@ -15,9 +15,8 @@ pub(super) const QUESTION: &str = "id, state, kind, container, lease, server, su
     closed_at, denied_until";
 
 /// The columns that [`grant`] decodes.
-pub(super) const GRANT: &str =
-    "id, approval, kind, container, lease, server, subject, level, scope,
-    given_by, created_at, expires_at, used_at, ended_at";
+pub(super) const GRANT: &str = "id, approval, kind, container, lease, server, subject, level,
+    scope, given_by, created_at, expires_at, used_at, ended_at";
 
 /// Decodes a question. `waiting` is 0, since the store does not know who waits.
 pub(super) fn question(row: &Row<'_>) -> Result<Record, SqliteError> {

@@ -41,10 +41,10 @@ impl Transaction<'_> {
         Ok(statement.query_row(params, |row| row.get(0)).optional()?)
     }
 
-    /// A number, such as a count or a sum.
+    /// A count or a sum; 0 for the sum of no rows.
     pub(super) fn number(&self, sql: &str, params: impl Params) -> Result<usize, SqliteError> {
-        let number: Option<i64> = self.find(sql, params)?;
-        Ok(usize::try_from(number.unwrap_or(0)).unwrap_or(0))
+        let number: Option<Option<i64>> = self.find(sql, params)?;
+        Ok(usize::try_from(number.flatten().unwrap_or(0)).unwrap_or(0))
     }
 
     /// The questions that `rest`, the text after `FROM questions`, selects.

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use testkit::each_row;
 use unified_proxy::approvals::bounds::{
-    MAX_ARGUMENT_BYTES, MAX_DECIDED, MAX_NEW_PER_WINDOW, MAX_PAGE, MAX_PENDING,
-    MAX_PENDING_PER_CONTAINER, MAX_QUESTION_BYTES, MAX_TOPIC_BYTES, RATE_WINDOW,
+    MAX_ARGUMENT_BYTES, MAX_DECIDED, MAX_KEPT_BYTES, MAX_NEW_PER_WINDOW, MAX_PAGE, MAX_PENDING,
+    MAX_PENDING_PER_CONTAINER, MAX_TOPIC_BYTES, RATE_WINDOW,
 };
 
 use super::*;
@@ -63,13 +63,13 @@ fn all_containers_together_have_at_most_1000_open_questions() {
 fn a_question_that_nobody_would_read_is_refused() {
     let mut store = Store::new();
     let sandbox = Sandbox::new("c1");
-    let rest = large(&sandbox, "a", 2).size() - 2;
+    let rest = sandbox.topic(QuestionKind::Tool, "").size();
     each_row(
         [
-            ("a".to_owned(), MAX_QUESTION_BYTES - rest, true),
-            ("b".to_owned(), MAX_QUESTION_BYTES - rest + 1, false),
-            ("c".repeat(MAX_TOPIC_BYTES - rest + 1), 2, true),
-            ("d".repeat(MAX_TOPIC_BYTES - rest + 2), 2, false),
+            ("a".to_owned(), MAX_ARGUMENT_BYTES, true),
+            ("b".to_owned(), MAX_ARGUMENT_BYTES + 1, false),
+            ("c".repeat(MAX_TOPIC_BYTES - rest), 2, true),
+            ("d".repeat(MAX_TOPIC_BYTES - rest + 1), 2, false),
         ],
         |(subject, bytes, fits)| {
             let question = large(&sandbox, &subject, bytes);
@@ -87,8 +87,8 @@ fn a_question_that_nobody_would_read_is_refused() {
 #[test]
 fn arguments_of_decided_questions_make_room_first_those_of_the_same_container() {
     let mut store = Store::new();
-    let bytes = MAX_QUESTION_BYTES - 1024;
-    let fits = MAX_ARGUMENT_BYTES / bytes;
+    let bytes = MAX_ARGUMENT_BYTES;
+    let fits = MAX_KEPT_BYTES / bytes;
     let sandboxes: Vec<_> = (0..12)
         .map(|number| Sandbox::new(&format!("c{number}")))
         .collect();
@@ -140,20 +140,21 @@ fn old_questions_are_deleted_first_those_that_nobody_decided() {
             printf('%064x', n), 0, 'r', ?3 + n, ?3 + n, 1, ?3 + n FROM n";
     let conn = rusqlite::Connection::open(store.directory.path().join(FILE_NAME)).unwrap();
     let since = i64::try_from(store.now.unix_timestamp_nanos() / 1_000_000).unwrap();
-    let many = MAX_DECIDED + 10;
+    let kept = i64::try_from(MAX_DECIDED).unwrap();
+    let many = kept + 10;
     conn.execute(
         row,
         rusqlite::params![many, sandbox.lease.to_string(), since],
     )
     .unwrap();
-    let count = |state: &str| -> usize {
+    let count = |state: &str| -> i64 {
         let count = "SELECT count(*) FROM questions WHERE state = ?1";
         conn.query_row(count, [state], |row| row.get(0)).unwrap()
     };
     store.pass(Duration::from_secs(200));
     store.store.prune(store.now).unwrap();
     assert_eq!(count("used"), many / 2);
-    assert_eq!(count("expired"), MAX_DECIDED - many / 2 - 2);
+    assert_eq!(count("expired"), kept - many / 2 - 2);
     assert_eq!(store.state(denied), State::Denied);
 
     // After 30 days, all that answers no question any more is gone.

@@ -89,7 +89,6 @@ struct Given {
     id: GrantId,
     question: usize,
     once: bool,
-    is_for_everyone: bool,
     expires_at: Option<OffsetDateTime>,
     used: usize,
     ended: bool,
@@ -116,8 +115,7 @@ impl Model {
         !expired && !grant.ended && (!grant.once || grant.used == 0)
     }
 
-    /// The answer to a question: the index of a denial, of grants that may answer, or of an open
-    /// question.
+    /// What the ledger must answer to the question of a lease, a call and a revision.
     fn answer(&self, of: (usize, usize, usize), now: OffsetDateTime) -> Expected {
         let is_equal = |question: &Posed| (question.lease, question.call, question.revision) == of;
         let denied = self.questions.iter().rposition(|question| {
@@ -131,7 +129,7 @@ impl Model {
             let covers = match grant.once {
                 true => is_equal(question),
                 // All calls of the model are calls of one tool.
-                false => question.lease == of.0 && !grant.is_for_everyone,
+                false => question.lease == of.0,
             };
             covers && self.is_live(grant, now)
         });
@@ -258,8 +256,7 @@ impl History {
         let Model { questions, grants } = &mut self.model;
         for (grant, is_live) in grants.iter_mut().zip(live) {
             let reached = grant.once || !only_once;
-            if is_live && reached && !grant.is_for_everyone && is_ended(&questions[grant.question])
-            {
+            if is_live && reached && is_ended(&questions[grant.question]) {
                 grant.ended = true;
             }
         }
@@ -319,7 +316,6 @@ impl History {
             id: given.id,
             question: at,
             once: scope.is_none(),
-            is_for_everyone: scope == Some(Scope::Always),
             expires_at: match scope {
                 None => Some(now + TTL),
                 Some(Scope::For(time)) => Some(now + time),

@@ -294,7 +294,7 @@ async fn of_operators_at_the_same_time_one_decides_and_the_others_learn_who() {
                 Err(other) => panic!("{other}"),
             }
         }
-        let [record] = decided.try_into().unwrap();
+        let [record]: [Record; 1] = decided.try_into().unwrap();
         let by = record.decision.unwrap().by;
         assert_eq!(learned, HashSet::from([(by, record.state.as_str())]));
     }
