@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use addons::contract::{ApprovalAnswer, ApprovalId, ApprovalOutcome, GrantId, LeaseId, Question};
+use parking_lot::Mutex;
 use time::OffsetDateTime;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -36,7 +37,7 @@ const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
 /// operation is done as a whole or not at all. [`StoreError`] means that the ledger cannot be read
 /// or written, or not within [`STORE_LIMIT`]; a flow that needs it must be denied.
 pub struct Ledger {
-    operations: Sender<Operation>,
+    operations: Sender<Slot>,
     waiters: Arc<Waiters>,
     watchers: Arc<Watchers>,
     /// The name of the store.
@@ -46,6 +47,19 @@ pub struct Ledger {
 }
 
 type Operation = Box<dyn FnOnce(&mut dyn ApprovalStore, OffsetDateTime) + Send>;
+
+/// The place of an operation in the queue; empty once it was begun or withdrawn.
+type Slot = Arc<Mutex<Option<Operation>>>;
+
+/// Withdraws an operation when its caller has gone, also because the store takes too long. So a
+/// container cannot fill the memory with questions while the disk hangs.
+struct Withdraw(Slot);
+
+impl Drop for Withdraw {
+    fn drop(&mut self) {
+        self.0.lock().take();
+    }
+}
 
 impl Ledger {
     /// Opens the store, or creates it if it is missing. While the store cannot be read or written,
@@ -233,8 +247,7 @@ impl Ledger {
         record
     }
 
-    /// Does an operation on the thread of the store, after those that were called before. It is left
-    /// out if the future is dropped before its turn.
+    /// Does an operation on the thread of the store, after those that were called before.
     async fn with<T: Send + 'static>(
         &self,
         operation: impl FnOnce(&mut dyn ApprovalStore, OffsetDateTime) -> Result<T, StoreError>
@@ -243,13 +256,12 @@ impl Ledger {
     ) -> Result<T, StoreError> {
         let (reply, done) = oneshot::channel();
         let operation: Operation = Box::new(move |store, now| {
-            if !reply.is_closed() {
-                // Fails if the caller has gone.
-                let _ = reply.send(operation(store, now));
-            }
+            // Fails if the caller has gone.
+            let _ = reply.send(operation(store, now));
         });
+        let slot = Withdraw(Arc::new(Mutex::new(Some(operation))));
         let stopped = || StoreError("the thread of the ledger has stopped".into());
-        let done = match self.operations.send(operation) {
+        let done = match self.operations.send(Arc::clone(&slot.0)) {
             Ok(()) => timeout(STORE_LIMIT, done).await,
             Err(_) => return Err(stopped()),
         };
@@ -293,13 +305,16 @@ impl Ledger {
 
 /// The thread of the store: does the operations, and tells those who wait and watch.
 fn work(
-    queue: &Receiver<Operation>,
+    queue: &Receiver<Slot>,
     mut store: impl ApprovalStore,
     clock: &Clock,
     waiters: &Waiters,
     watchers: &Watchers,
 ) {
-    for operation in queue {
+    for slot in queue {
+        let Some(operation) = slot.lock().take() else {
+            continue;
+        };
         let operation = AssertUnwindSafe(|| operation(&mut store, clock()));
         if catch_unwind(operation).is_err() {
             tracing::error!(%store, "an operation on the ledger of approvals failed");
