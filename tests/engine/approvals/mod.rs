@@ -2,21 +2,30 @@
 
 mod bounds;
 mod durability;
+mod grants;
 mod model;
 mod states;
 mod waiting;
+mod watching;
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use addons::contract::{
-    ApprovalId, ContainerId, GrantId, LeaseId, Level, Question, QuestionKind, QuestionLimit, Topic,
+    ApprovalAnswer, ApprovalId, ApprovalOutcome, ContainerId, GrantId, LeaseId, Level, Question,
+    QuestionKind, QuestionLimit, Topic,
 };
+use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tempfile::TempDir;
 use time::OffsetDateTime;
 use unified_proxy::approvals::sqlite::{FILE_NAME, SqliteApprovals};
 use unified_proxy::approvals::{
-    ApprovalStore, Asked, Decision, Filter, News, Record, Refused, Scope, State, Target,
+    ApprovalStore, Asked, Decision, Filter, Ledger, News, Record, Refused, Scope, State,
+    StoreError, Target,
 };
 
 const TTL: Duration = Duration::from_secs(3600);
@@ -165,4 +174,90 @@ fn open(directory: &TempDir) -> SqliteApprovals {
     let mut store = SqliteApprovals::new(directory.path().join(FILE_NAME));
     store.open().unwrap();
     store
+}
+
+/// The status that the API gives for a refused operation, and who decided.
+fn refusal<T>(done: Result<T, Refused>) -> (u16, Option<String>) {
+    match done {
+        Ok(_) => (200, None),
+        Err(Refused::Unknown) => (404, None),
+        Err(Refused::Decided(record)) => (409, Some(record.decision.unwrap().by)),
+        Err(Refused::Over(_) | Refused::GrantOver) => (410, None),
+        Err(Refused::Scope(_)) => (422, None),
+        Err(Refused::NotDenied) => (409, None),
+        Err(Refused::Store(error)) => panic!("{error}"),
+    }
+}
+
+/// A ledger in a temporary directory, with a clock of its own.
+struct Office {
+    ledger: Arc<Ledger>,
+    clock: Arc<Mutex<OffsetDateTime>>,
+    directory: TempDir,
+}
+
+type Wait = Pin<Box<dyn Future<Output = Result<ApprovalOutcome, StoreError>> + Send>>;
+
+impl Office {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let clock = Arc::new(Mutex::new(start()));
+        let now = Arc::clone(&clock);
+        let store = SqliteApprovals::new(directory.path().join(FILE_NAME));
+        Self {
+            ledger: Ledger::open(store, Arc::new(move || *now.lock())).unwrap(),
+            clock,
+            directory,
+        }
+    }
+
+    fn pass(&self, time: Duration) {
+        *self.clock.lock() += time;
+    }
+
+    async fn ask(&self, question: &Question) -> ApprovalAnswer {
+        self.ledger.ask(question.clone(), TTL).await.unwrap()
+    }
+
+    async fn opened(&self, question: &Question) -> ApprovalId {
+        match self.ask(question).await {
+            ApprovalAnswer::Open(id) => id,
+            other => panic!("not open: {other:?}"),
+        }
+    }
+
+    /// Begins to wait; returns when the caller is in the question's queue.
+    async fn wait(&self, id: ApprovalId) -> Wait {
+        let ledger = Arc::clone(&self.ledger);
+        let mut wait: Wait = Box::pin(async move { ledger.wait(id).await });
+        assert!(poll_once(&mut wait).await.is_none());
+        wait
+    }
+
+    async fn approve(&self, id: ApprovalId, scope: Option<Scope>) -> Record {
+        self.ledger.approve(id, scope, by("ann")).await.unwrap()
+    }
+
+    async fn waiting(&self, id: ApprovalId) -> usize {
+        self.ledger.get(id).await.unwrap().unwrap().waiting
+    }
+
+    async fn grant_of(&self, id: ApprovalId) -> GrantId {
+        let grants = self.ledger.grants().await.unwrap();
+        grants
+            .into_iter()
+            .find(|grant| grant.approval == Some(id))
+            .unwrap()
+            .id
+    }
+}
+
+async fn poll_once(wait: &mut Wait) -> Option<ApprovalOutcome> {
+    poll_fn(|context| {
+        Poll::Ready(match wait.as_mut().poll(context) {
+            Poll::Ready(outcome) => Some(outcome.unwrap()),
+            Poll::Pending => None,
+        })
+    })
+    .await
 }
