@@ -132,7 +132,7 @@ fn old_questions_are_deleted_first_those_that_nobody_decided() {
     store.deny(denied, "no").unwrap();
     let granted = store.opened(&sandbox.call(2));
     store.approve(granted, Some(Scope::Lease)).unwrap();
-    store.opened(&sandbox.call(3));
+    store.opened(&sandbox.host("example.com:443"));
     let row = "INSERT INTO questions (id, state, kind, container, lease, subject, argument_bytes,
             digest, level, revision, created_at, expires_at, attempts, closed_at)
         WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < ?1)

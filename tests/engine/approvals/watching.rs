@@ -35,6 +35,8 @@ async fn a_watcher_sees_every_change_or_learns_that_it_must_list_again() {
         let sandbox = Sandbox::new(&format!("c{number}"));
         office.opened(&sandbox.call(1)).await;
     }
+    // The thread publishes a change after its reply, and before it answers the next caller.
+    assert_eq!(office.waiting(id).await, 0);
     assert_eq!(slow.next().await, Some(Seen::Behind));
     for _ in 0..MAX_BEHIND {
         assert!(matches!(slow.next().await, Some(Seen::Changed(_))));
