@@ -252,7 +252,8 @@ impl PendingRequest {
     ///
     /// If a connection that has served other requests ends before a byte of the response, sends an
     /// idempotent request without a body once more, on a new connection, as nginx and browsers do:
-    /// the upstream may have closed the idle connection just before the request arrived.
+    /// the upstream may have closed the idle connection just before the request arrived. Such a
+    /// request is also repeated if its response has more header lines than the connection reads.
     async fn send(
         &mut self,
         exchange: &mut Exchange,
@@ -277,10 +278,8 @@ impl PendingRequest {
                 Some(unsent) => *unsent,
                 None => self.outgoing(take(&mut body))?,
             };
-            let is_repeatable = is_reused
-                && !is_repeated
-                && uploading.is_none()
-                && request.method().is_idempotent();
+            let is_repeatable =
+                !is_repeated && uploading.is_none() && request.method().is_idempotent();
             let again = is_repeatable.then(|| Box::new(without_body(&request)));
             let sending = pin!(transmit(&mut upstream, request, flow));
             let mut error = match within(exchange, &mut upstream, sending).await? {
@@ -308,9 +307,17 @@ impl PendingRequest {
                     retries += 1;
                     unsent = Some(Box::new(message));
                 }
-                (None, Some(again)) if upstream.ended_without_response() => {
+                (None, Some(again)) if is_reused && upstream.ended_without_response() => {
                     is_repeated = true;
                     unsent = Some(again);
+                }
+                (None, again)
+                    if error.error().is_parse_too_large() && upstream.may_lack_lines() =>
+                {
+                    expect_long_heads(exchange)?;
+                    let host = exchange.live.flow.host();
+                    unsent = Some(again.ok_or_else(|| upstream::head_too_long(host))?);
+                    is_repeated = true;
                 }
                 _ => {
                     let host = exchange.live.flow.host();
@@ -390,6 +397,14 @@ async fn from_pool(
     let opened = exchange.session.idle.held(opening).await?;
     let may_be_shared = matches!(opened, Upstream::Http2(_));
     Ok((opened, may_be_shared))
+}
+
+/// Lets the lease's next connections to the request's endpoint read responses of more header lines.
+fn expect_long_heads(exchange: &Exchange) -> Result<(), Denial> {
+    let (owner, network) = (exchange.session.owner()?, &exchange.snapshot.network);
+    let endpoint = exchange.live.endpoint().ok_or_else(Denial::internal)?;
+    LeasePool::of(owner, network).expect_long_heads(endpoint);
+    Ok(())
 }
 
 /// A copy of a request that has no body.

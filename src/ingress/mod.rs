@@ -7,6 +7,7 @@
 
 mod accept;
 mod connection;
+mod head_lines;
 mod hello;
 mod io;
 mod leaf;

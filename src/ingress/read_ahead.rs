@@ -3,15 +3,19 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::head_lines::HeadLines;
+
 /// A stream, and bytes that were read from it already. A reader gets these bytes first.
 pub struct ReadAhead<I> {
     io: I,
     bytes: Bytes,
+    heads: Option<Arc<HeadLines>>,
 }
 
 impl<I> ReadAhead<I> {
@@ -19,7 +23,14 @@ impl<I> ReadAhead<I> {
         Self {
             io,
             bytes: Bytes::new(),
+            heads: None,
         }
+    }
+
+    /// Counts the lines of heads from now on. Once a head is long, reads stay pending and wake no
+    /// task: the caller watches [`HeadLines::is_long`], and then takes the stream from its reader.
+    pub fn count(&mut self, heads: Arc<HeadLines>) {
+        self.heads = Some(heads);
     }
 
     /// Puts back bytes for the next reader.
@@ -59,12 +70,21 @@ impl<I: AsyncRead + Unpin> AsyncRead for ReadAhead<I> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        let before = buffer.filled().len();
         if this.bytes.has_remaining() {
             let count = this.bytes.len().min(buffer.remaining());
             buffer.put_slice(&this.bytes.split_to(count));
-            return Poll::Ready(Ok(()));
+        } else {
+            ready!(Pin::new(&mut this.io).poll_read(context, buffer))?;
         }
-        Pin::new(&mut this.io).poll_read(context, buffer)
+        let read = buffer.filled().get(before..).unwrap_or_default();
+        if this.heads.as_ref().is_some_and(|heads| heads.read(read)) {
+            let read = Bytes::copy_from_slice(read);
+            buffer.set_filled(before);
+            this.unread(read);
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

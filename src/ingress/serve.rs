@@ -1,9 +1,10 @@
 //! Serves HTTP on a client connection until the connection ends.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use addons::contract::{Denial, Kind, LiveFlow, names};
 use futures_util::FutureExt;
@@ -17,6 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::connection::Connection;
+use super::head_lines::HeadLines;
 use super::read_ahead::ReadAhead;
 use crate::http::{Ingress, Permission, Reply, Watched, handle};
 use crate::runtime::WakeGated;
@@ -56,7 +58,8 @@ pub fn exchange(
 ///
 /// hyper's state of a connection has two buffers of 8 KiB. A connection that has been idle for 2 s
 /// drops this state, unless its latest request had a body. It makes a new state when the client
-/// sends the next byte.
+/// sends the next byte. It also makes a new state, with a higher limit, for a head with more lines
+/// than hyper reads by default.
 pub async fn serve_http1<I>(
     connection: Connection,
     ingress: Ingress,
@@ -68,30 +71,44 @@ where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (shared, by) = (connection.clone(), ingress.clone());
-    let latest_has_body = Arc::new(AtomicBool::new(false));
-    let has_body = Arc::clone(&latest_has_body);
+    let heads = HeadLines::new(Arc::clone(&connection.idle));
+    io.count(Arc::clone(&heads));
+    let seen = Arc::clone(&heads);
     let mut service = service_fn(move |request: Request<Incoming>| {
-        has_body.store(!request.body().is_end_stream(), Ordering::Relaxed);
+        seen.request(!request.body().is_end_stream());
         handler(&shared, &by, request).map(Ok::<_, Infallible>)
     });
     let permitted = permitted.as_ref();
     loop {
-        let serving = http1::Builder::new()
+        let mut builder = http1::Builder::new();
+        builder
             // `IdleTracker::watch` applies this timeout, and the idle timeout between requests.
             .header_read_timeout(None)
-            .max_header_size(max_header_bytes(&connection))
-            .max_headers(MAX_HEADER_LINES)
+            .max_header_size(max_header_bytes(&connection));
+        if heads.had_long() {
+            builder.max_headers(MAX_HEADER_LINES);
+        }
+        let serving = builder
             .serve_connection(TokioIo::new(io), service)
             .with_upgrades();
         let finish = http1::UpgradeableConnection::graceful_shutdown;
         let mut serving = Box::pin(serving);
         let parts = loop {
-            match attend(&connection, &ingress, permitted, serving, finish).await {
-                Attended::Ended(end) => return end,
+            let by = (&connection, &ingress, Some(&*heads));
+            match attend(by, permitted, serving, finish).await {
+                Attended::Ended(end) => {
+                    // The client may go on in a tunnel.
+                    heads.stop();
+                    return end;
+                }
                 // After the response, for example to a denied upload, the rest of the body may
                 // still arrive. Without hyper's state, that rest would be read as the next request.
-                Attended::Idle(same) if latest_has_body.load(Ordering::Relaxed) => serving = same,
+                Attended::Idle(same) if heads.has_body() => serving = same,
                 Attended::Idle(idle) => break Pin::into_inner(idle).into_parts(),
+                Attended::LongHead(same) => {
+                    heads.note_long();
+                    break Pin::into_inner(same).into_parts();
+                }
             }
         };
         let Some(parts) = parts else {
@@ -159,9 +176,10 @@ where
     let mut serving = Box::pin(serving);
     loop {
         let permitted = permitted.as_ref();
-        match attend(&connection, &ingress, permitted, serving, finish).await {
+        let by = (&connection, &ingress, None);
+        match attend(by, permitted, serving, finish).await {
             Attended::Ended(end) => return end,
-            Attended::Idle(same) => serving = same,
+            Attended::Idle(same) | Attended::LongHead(same) => serving = same,
         }
     }
 }
@@ -187,13 +205,14 @@ enum Attended<C> {
     Ended(End),
     /// The connection is idle; contains the future that serves it.
     Idle(Pin<Box<C>>),
+    /// A head arrives that hyper does not read by default.
+    LongHead(Pin<Box<C>>),
 }
 
-/// Serves until the connection ends, must be closed or is idle. `serving` is boxed, since the
-/// future of this function reserves space for an argument twice.
+/// Serves until the connection ends, must be closed or is idle, or until a head is long. `serving`
+/// is boxed, since the future of this function reserves space for an argument twice.
 async fn attend<C>(
-    connection: &Connection,
-    ingress: &Ingress,
+    (connection, ingress, heads): (&Connection, &Ingress, Option<&HeadLines>),
     permitted: Option<&Permission>,
     mut serving: Pin<Box<C>>,
     finish: fn(Pin<&mut C>),
@@ -216,6 +235,8 @@ where
                     _ => End::ByClient,
                 });
             }
+            // Polled after each poll of `serving`, which read the head.
+            () = long_head(heads) => return Attended::LongHead(serving),
             event = &mut signals => {
                 match event {
                     Signal::End => return Attended::Ended(End::Otherwise),
@@ -237,6 +258,15 @@ where
             }
         }
     }
+}
+
+/// Returns if the head that is arriving is long. Registers no waker.
+async fn long_head(heads: Option<&HeadLines>) {
+    poll_fn(|_| match heads.is_some_and(HeadLines::is_long) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
 }
 
 /// An event, other than received bytes, that ends a connection or makes it idle.

@@ -79,20 +79,23 @@ pub async fn open_raw(
 
 /// Opens an HTTP connection for a flow. The upstream chooses one of the protocols that `config`
 /// offers. The connection ends with the lease of `owner` if it is HTTP/2, or if
-/// [`Upstream::detach`] has moved it to a separate task.
+/// [`Upstream::detach`] has moved it to a separate task. With `reads_long_heads`, it reads up to
+/// [`MAX_HEADER_LINES`] over HTTP/1.1.
 pub async fn open_http(
     owner: &Container,
     live: &mut LiveFlow,
     network: &Network,
     permit: &ResolvePermit,
     config: Arc<ClientConfig>,
+    reads_long_heads: bool,
 ) -> Result<Upstream, DialError> {
     let endpoint = live.endpoint().ok_or_else(Denial::internal)?.clone();
     let ended = owner.ended().clone();
     let (socket, address) = open_raw(live, network, permit).await?;
     let (home, generation) = (socket.home(), network.generation);
+    let long = reads_long_heads;
     if endpoint.scheme == Scheme::Http {
-        let spoken = speak_http1(socket, home, address, ended, endpoint, generation).await?;
+        let spoken = speak_http1(socket, home, address, ended, endpoint, generation, long).await?;
         return Ok(Upstream::Http1(spoken));
     }
     let stream = handshake(network, &endpoint.host, socket, config).await?;
@@ -100,7 +103,7 @@ pub async fn open_http(
         let spoken = speak_http2(stream, address, ended, &endpoint.host).await?;
         return Ok(Upstream::Http2(Box::new(spoken)));
     }
-    let spoken = speak_http1(stream, home, address, ended, endpoint, generation).await?;
+    let spoken = speak_http1(stream, home, address, ended, endpoint, generation, long).await?;
     Ok(Upstream::Http1(spoken))
 }
 
@@ -187,6 +190,7 @@ pub(super) async fn speak_http1<T>(
     ended: CancellationToken,
     endpoint: Endpoint,
     generation: u64,
+    reads_long_heads: bool,
 ) -> Result<Box<Http1>, Denial>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -194,8 +198,13 @@ where
     let received = Arc::default();
     let io = TokioIo::new(Http1Io::new(stream, Arc::clone(&received)));
     let mut builder = http1::Builder::new();
-    let handshake = builder.max_headers(MAX_HEADER_LINES).handshake(io).await;
-    let (sender, connection) = handshake.map_err(|_| closed_in_handshake(&endpoint.host))?;
+    if reads_long_heads {
+        builder.max_headers(MAX_HEADER_LINES);
+    }
+    let (sender, connection) = builder
+        .handshake(io)
+        .await
+        .map_err(|_| closed_in_handshake(&endpoint.host))?;
     let host = HeaderValue::try_from(endpoint.authority()).map_err(|_| Denial::internal())?;
     let driver = Driver::new(connection.with_upgrades().map(drop), ended);
     Ok(Box::new(Http1 {
@@ -209,6 +218,7 @@ where
         driver,
         home,
         received,
+        reads_long_heads,
         timer: None,
     }))
 }

@@ -24,6 +24,15 @@ pub fn broke_off(host: &Host, error: &hyper::Error) -> Denial {
     not_answered(host, why)
 }
 
+/// The denial for a response that needs a connection that reads long heads. Later connections of
+/// the lease to this host read them.
+pub fn head_too_long(host: &Host) -> Denial {
+    let why = format!(
+        "sent a response head of over 100 header lines, or over 400 KiB: repeat the request, which may have a response of up to {MAX_HEADER_LINES} lines"
+    );
+    not_answered(host, &why)
+}
+
 /// The denial for a response that did not begin, or was not complete, in time.
 pub fn not_answered_in_time(host: &Host) -> Denial {
     let sentence = format!("{host} did not answer in time");

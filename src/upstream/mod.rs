@@ -36,7 +36,7 @@ pub use body::{BodyError, RequestBody};
 pub use connect::{DialError, handshake, open_raw};
 pub use dial::dial;
 pub use driver::Driver;
-pub use failure::{broke_off, not_answered, not_answered_in_time};
+pub use failure::{broke_off, head_too_long, not_answered, not_answered_in_time};
 pub use outbound::OutboundClient;
 pub use own_listeners::OwnListeners;
 pub use pool::{LeasePool, Want, ready};
@@ -45,7 +45,8 @@ pub use socket::{Home, SocketBudget, SocketPermit, UpstreamSocket};
 pub use watch::NameserverWatch;
 
 /// Limit on the header lines of a head over HTTP/1.1, of requests and responses. hyper's own limit,
-/// 100, is too low for some clients and servers. Each line more takes 12 instructions for every head.
+/// 100, is too low for some clients and servers. Each line more takes 12 instructions for every
+/// head, so only connections that need this limit have it.
 pub const MAX_HEADER_LINES: usize = 256;
 
 /// Everything needed to connect to upstreams under one configuration.
@@ -79,6 +80,8 @@ pub struct Http1 {
     pub home: Home,
     /// Whether a byte of the current response has arrived.
     pub received: Arc<AtomicBool>,
+    /// Whether the limit on header lines is [`MAX_HEADER_LINES`], not hyper's own.
+    pub reads_long_heads: bool,
     /// Timer of the previous request. The next request uses it again if it comes from the same
     /// client connection.
     pub timer: Option<Timer>,
@@ -140,6 +143,12 @@ impl Upstream {
             Self::Http1(one) => !one.received.load(Ordering::Relaxed),
             Self::Http2(one) => one.sender.is_closed(),
         }
+    }
+
+    /// Whether a response that was too large for this connection may fit on one that reads long
+    /// heads.
+    pub fn may_lack_lines(&self) -> bool {
+        matches!(self, Self::Http1(one) if !one.reads_long_heads)
     }
 
     /// Notes the `Keep-Alive` field of a response.

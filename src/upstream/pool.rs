@@ -1,6 +1,6 @@
 //! The upstream connections of one lease.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +34,9 @@ const HTTP2_LIFETIME: Duration = Duration::from_secs(120);
 /// How long a connection may take to be ready for its next request. The previous response has been
 /// read to its end, so one poll of the driver is normally enough.
 const READY: Duration = Duration::from_millis(100);
+/// Limit on the endpoints of a lease that are known to send long response heads. A further one is
+/// forgotten: its requests that cannot be repeated fail.
+const MAX_LONG_HEADS: usize = 64;
 
 /// The kind of connection that an exchange can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +65,8 @@ pub struct LeasePool {
 struct Connections {
     idle: HashMap<Endpoint, Idle>,
     http2: HashMap<Endpoint, Arc<Http2Slot>>,
+    /// Endpoints whose responses had more header lines than hyper reads by default.
+    long_heads: HashSet<Endpoint>,
 }
 
 /// The idle connections to an endpoint.
@@ -188,11 +193,24 @@ impl LeasePool {
                 return self.open_http2(&slot, owner, live, network, permit).await;
             }
         }
-        let mut opened = open_http(owner, live, network, permit, Arc::clone(&self.http1)).await;
+        let long = self.connections.lock().long_heads.contains(endpoint);
+        let config = Arc::clone(&self.http1);
+        let mut opened = open_http(owner, live, network, permit, config, long).await;
         if want == Want::Http1 && matches!(opened, Err(DialError::OnlyHttp2)) {
-            opened = open_http(owner, live, network, permit, Arc::clone(&self.http2)).await;
+            let config = Arc::clone(&self.http2);
+            opened = open_http(owner, live, network, permit, config, long).await;
         }
         opened.map_err(DialError::into_denial)
+    }
+
+    /// Lets later connections to an endpoint read up to [`MAX_HEADER_LINES`].
+    ///
+    /// [`MAX_HEADER_LINES`]: super::MAX_HEADER_LINES
+    pub fn expect_long_heads(&self, endpoint: &Endpoint) {
+        let long_heads = &mut self.connections.lock().long_heads;
+        if long_heads.len() < MAX_LONG_HEADS {
+            long_heads.insert(endpoint.clone());
+        }
     }
 
     /// Returns the entry for an endpoint's HTTP/2 connection; makes an empty one if there is none.
@@ -235,7 +253,8 @@ impl LeasePool {
             live.flow.put_slot(SharedFault);
             return Err(denial.clone());
         }
-        let opened = open_http(owner, live, network, permit, Arc::clone(&self.http2)).await;
+        let config = Arc::clone(&self.http2);
+        let opened = open_http(owner, live, network, permit, config, false).await;
         let upstream = opened
             .map_err(DialError::into_denial)
             .inspect_err(|denial| {
@@ -441,7 +460,7 @@ mod tests {
         let (stream, other_end) = tokio::io::duplex(1);
         let (home, address) = (Home::here(Arc::default()), (Ipv4Addr::LOCALHOST, 80).into());
         let ended = container.ended().clone();
-        let spoken = speak_http1(stream, home, address, ended, endpoint(), 1).await;
+        let spoken = speak_http1(stream, home, address, ended, endpoint(), 1, false).await;
         (spoken.unwrap(), other_end)
     }
 
@@ -467,7 +486,7 @@ mod tests {
             let permit = SocketBudget::new(4).take(&principal).unwrap();
             let socket = UpstreamSocket::connect(address, permit).await.unwrap();
             let (home, ended) = (socket.home(), container.ended().clone());
-            speak_http1(socket, home, address, ended, endpoint(), 1).await
+            speak_http1(socket, home, address, ended, endpoint(), 1, false).await
         };
         // The runtime ends with its thread.
         let dialled = thread::scope(|scope| {

@@ -62,27 +62,27 @@ fn lines(count: usize) -> String {
     })
 }
 
-#[test]
-fn heads_with_up_to_256_lines_pass_both_ways() {
-    let origin = Origin::start();
-    // Answers with as many lines as the path says, and with the number of lines of the request.
-    let raw = RawOrigin::start(|stream| {
+/// Answers with as many lines as the path says, and with the number of lines of the request.
+fn many_lines() -> RawOrigin {
+    RawOrigin::start(|stream| {
         let mut reader = BufReader::new(stream);
         while let Some(request) = read_request(&mut reader)? {
-            let count = request
-                .line
-                .split(' ')
-                .nth(1)
-                .unwrap()
-                .trim_start_matches('/');
-            let (seen, more) = (request.fields.len(), lines(count.parse().unwrap()));
+            let mut words = request.line.split(['/', ' ']);
+            let count = words.nth(2).unwrap().parse().unwrap();
+            let (seen, more) = (request.fields.len(), lines(count));
             write!(
                 reader.get_mut(),
                 "HTTP/1.1 200 OK\r\nx-seen: {seen}\r\n{more}Content-Length: 0\r\n\r\n"
             )?;
         }
         Ok(())
-    });
+    })
+}
+
+#[test]
+fn heads_with_up_to_256_lines_pass_both_ways() {
+    let origin = Origin::start();
+    let raw = many_lines();
     let proxy = proxy_for(&origin, raw.address);
     let get = |sent: usize, wanted: usize| {
         let more = lines(sent);
@@ -112,6 +112,68 @@ fn heads_with_up_to_256_lines_pass_both_ways() {
     // The origin's own server takes 100 lines.
     let reply = proxy.https_get(HOST, "/echo", &[lines(120).trim_end()]);
     assert_eq!((reply.status, reply.header("x-proxy-denied")), (431, None));
+}
+
+#[test]
+fn a_long_head_passes_on_a_kept_connection_in_any_pieces() {
+    let (origin, raw) = (Origin::start(), many_lines());
+    let proxy = proxy_for(&origin, raw.address);
+    let head = |method: &str, sent: usize, wanted: usize| {
+        let more = lines(sent);
+        format!("{method} http://{RAW}/{wanted} HTTP/1.1\r\nHost: {RAW}\r\n{more}\r\n")
+    };
+    // The lines of each request and of its response, and the length of the pieces that are sent.
+    each_row(
+        [
+            (
+                &[(1, 1), (200, 200), (1, 1), (250, 3), (3, 250)][..],
+                10_000,
+            ),
+            (&[(101, 0), (99, 101), (130, 130)], 100),
+            (&[(5, 0), (220, 0)], 7),
+        ],
+        |(requests, length)| {
+            let mut stream = proxy.dial();
+            for (sent, wanted) in requests {
+                for piece in head("GET", *sent, *wanted).as_bytes().chunks(length) {
+                    stream.write_all(piece).unwrap();
+                }
+                let reply = read_reply(&mut stream).unwrap();
+                assert_eq!(reply.status, 200, "{sent} {wanted}");
+                assert_eq!(reply.only("x-seen"), Some((sent + 1).to_string().as_str()));
+                let last = reply.header(&format!("x-{}", wanted.max(&1) - 1));
+                assert_eq!(last.is_some(), *wanted > 0, "{sent} {wanted}");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_post_whose_first_response_has_over_100_lines_may_be_repeated() {
+    let (origin, raw) = (Origin::start(), many_lines());
+    let proxy = proxy_for(&origin, raw.address);
+    let post = |wanted: usize| {
+        proxy.exchange(format!(
+            "POST http://{RAW}/{wanted} HTTP/1.1\r\nHost: {RAW}\r\nContent-Length: 0\r\n\r\n"
+        ))
+    };
+    assert_eq!(post(98).status, 200);
+    let refused = post(101);
+    refused.assert_denied(
+        502,
+        "upstream_unreachable",
+        "raw.example.com sent a response",
+    );
+    assert!(
+        refused.text().contains("repeat the request"),
+        "{}",
+        refused.text()
+    );
+    each_row([101, 250], |wanted| {
+        let reply = post(wanted);
+        assert_eq!(reply.status, 200, "{wanted}: {}", reply.text());
+    });
+    assert_eq!(post(257).status, 502);
 }
 
 #[test]
