@@ -133,8 +133,9 @@ impl Report {
             return;
         }
         let code = text("code");
+        let is_of_destination = DESTINATIONS.iter().any(|known| known.as_str() == code);
         let (what, remedy) = match code {
-            _ if is_host_port(host, port) && DESTINATIONS.iter().any(|c| c.as_str() == code) => (
+            _ if is_of_destination && is_host_port(host, port) => (
                 format!("{host}:{port}"),
                 format!("--allow-host-port {port}"),
             ),
@@ -142,6 +143,10 @@ impl Report {
                 host.to_owned(),
                 format!("{code}: this is the sandbox itself, which is at 127.0.0.1"),
             ),
+            // `--allow` refuses these.
+            _ if is_of_destination && super::is_loopback(host) => {
+                (host.to_owned(), code.to_owned())
+            },
             _ if code == Code::DomainNotAllowed.as_str() && parse_entry(host).is_ok() => {
                 let host = match USUAL_PORTS.contains(&port) {
                     true => host.to_owned(),
@@ -400,6 +405,57 @@ mod tests {
             let text = report.denials();
             assert!(text.contains(expected), "{text}");
             assert!(!text.contains(not_expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_denied_server_of_this_machine_has_the_flag_for_its_port_or_the_code_if_none_would_help() {
+        for (host, port, code, expected) in [
+            (
+                "localhost",
+                18434,
+                "domain_not_allowed",
+                "--allow-host-port 18434",
+            ),
+            (
+                "127.0.0.1",
+                8443,
+                "address_not_allowed",
+                "--allow-host-port 8443",
+            ),
+            (
+                "localhost",
+                8443,
+                "port_not_allowed",
+                "--allow-host-port 8443",
+            ),
+            ("localhost", 80, "domain_not_allowed", "domain_not_allowed"),
+            ("localhost", 443, "port_not_allowed", "port_not_allowed"),
+            (
+                "localhost",
+                3128,
+                "domain_not_allowed",
+                "domain_not_allowed",
+            ),
+            (
+                "127.0.0.2",
+                18434,
+                "address_not_allowed",
+                "address_not_allowed",
+            ),
+            (
+                "a.localhost",
+                18434,
+                "domain_not_allowed",
+                "domain_not_allowed",
+            ),
+            ("localhost", 18434, "rate_limited", "rate_limited"),
+        ] {
+            let mut report = Report::default();
+            report.add(&json!({ "host": host, "port": port, "outcome": "denied", "code": code }));
+            let text = report.denials();
+            let (_, remedy) = text.trim_end().split_once(" time   ").unwrap();
+            assert_eq!(remedy, expected, "{host}:{port} {code}");
         }
     }
 
