@@ -11,7 +11,6 @@ mod git_config;
 mod git_copies;
 mod git_directory;
 mod git_harmless;
-mod git_search;
 mod git_settings;
 mod launch;
 mod learned_file;

@@ -1,22 +1,58 @@
-//! Adds to a search what keeps git in the sandbox from doing harm: to directories that are no git
-//! directories, to the placeholders, and to work trees that the command does not see.
+//! Adds git directories, and what keeps git in the sandbox from doing harm: to directories that are
+//! no git directories, to the placeholders, and to work trees that the command does not see.
 
 use std::path::Path;
 
 use rustix::fs::CWD;
 
-use super::git_directory::{self, NOWHERE};
-use super::obeyed::{is_empty, read_start};
-use super::placeholders::{MAX_TEXT, Missing};
-use super::search::{Found, exists};
-use super::version_control::IfMissing;
+use super::super::git_directory::{self, NOWHERE};
+use super::super::obeyed::{is_empty, read_start};
+use super::super::placeholders::{MAX_TEXT, Missing};
+use super::super::version_control::{GIT, IfMissing};
+use super::{Found, exists};
 
 impl Found {
+    /// Protects a git directory, and those of its submodules and work trees.
+    pub(super) fn add_git(&mut self, git: &Path) -> Result<(), String> {
+        self.repositories.insert(git.to_owned());
+        self.add_repository(git, git, &GIT)?;
+        for name in ["modules", "worktrees"] {
+            let below = git.join(name);
+            if exists(&below) {
+                self.pinned.insert(below.clone());
+                self.add_git_below(&below, 0)?;
+            }
+        }
+        self.add_excludes(git)?;
+        self.add_unseen(git)?;
+        // `objects` may have very many files.
+        self.hide_sockets(git, 0, Some("objects"))
+    }
+
+    /// Protects the git directories at any depth below a directory, since the names of submodules
+    /// may contain slashes.
+    fn add_git_below(&mut self, directory: &Path, depth: usize) -> Result<(), String> {
+        for (entry, kind) in self.list(directory, depth)? {
+            let path = entry.path();
+            if !kind.is_dir() {
+                continue;
+            }
+            if git_directory::looks_like_one(&path) {
+                self.pin_between(directory, &path);
+                self.add_git(&path)?;
+            } else {
+                self.pinned.insert(path.clone());
+                self.add_git_below(&path, depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Keeps the command from making a directory a git directory, whose settings git obeys. One has a
     /// `HEAD`. In a work tree, a file of this name would make `git show HEAD` ambiguous: there, the
     /// placeholders are a `commondir` that leads nowhere and `refs`, which a git directory without
     /// `commondir` has.
-    pub fn add_against_git(&mut self, root: &Path) -> Result<(), String> {
+    pub(super) fn add_against_git(&mut self, root: &Path) -> Result<(), String> {
         let (common, refs) = (root.join("commondir"), root.join("refs"));
         // Also those of another run.
         let leads_nowhere = read_start(CWD, &common, MAX_TEXT).is_some_and(|text| text == NOWHERE);
@@ -29,7 +65,7 @@ impl Found {
     }
 
     /// Protects a missing `info/exclude`, in which git in the sandbox finds the placeholders.
-    pub fn add_excludes(&mut self, git: &Path) -> Result<(), String> {
+    fn add_excludes(&mut self, git: &Path) -> Result<(), String> {
         let info = git.join("info");
         let excludes = info.join("exclude");
         if exists(&excludes) || info.is_symlink() || git_directory::common(git) != git {
@@ -45,7 +81,7 @@ impl Found {
     }
 
     /// Adds the linked work trees of a repository that the command does not see.
-    pub fn add_unseen(&mut self, git: &Path) -> Result<(), String> {
+    fn add_unseen(&mut self, git: &Path) -> Result<(), String> {
         let trees = git.join("worktrees");
         if !trees.is_dir() {
             return Ok(());
