@@ -355,7 +355,7 @@ _unified__proxy() {
             return 0
             ;;
         unified__subcmd__proxy__subcmd__container__subcmd__rm)
-            opts="-h --json --socket --help"
+            opts="-h --json --socket --keep-level --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -94,6 +94,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; a
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from rm" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from rm" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from rm" -l keep-level -d 'Keep the container\'s security level and the block of a deny_abort for its next lease, as after an expiry'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from rm" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from reset" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from reset" -l json -d 'Print JSON'

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use addons::contract::ContainerId;
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::StatusCode;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
@@ -157,14 +157,26 @@ pub(super) async fn show(
     Ok(Json((&*container).into()))
 }
 
+/// The query of an unregistration.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Unregistration {
+    /// Whether the container's next lease has its security level and its abort latch, as after an
+    /// expiry.
+    #[serde(default)]
+    keep_level: bool,
+}
+
 /// Unregister a container; its connections end. Also clears its security level and its abort latch,
-/// which outlive an expired lease.
+/// which outlive an expired lease, unless `keep_level` is set.
 #[utoipa::path(
     delete,
     path = "/internal/containers/{id}",
-    params(("id" = String, Path, description = "The container's id")),
+    params(("id" = String, Path, description = "The container's id"), Unregistration),
     responses(
         (status = 200, body = Done),
+        (status = 400, body = ErrorBody, description = "The query is invalid"),
         (status = 404, body = ErrorBody, description = "Container not found"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
         (status = 503, body = ErrorBody, description = "The registry cannot be read or written"),
@@ -174,10 +186,17 @@ pub(super) async fn unregister(
     State(api): State<Arc<Api>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     id: Result<Path<String>, PathRejection>,
+    query: Result<Query<Unregistration>, QueryRejection>,
 ) -> Result<Json<Done>, ApiError> {
     let id = parse_id(id)?;
+    let invalid = |error: QueryRejection| ApiError::Invalid(format!("Invalid query: {error}"));
+    let Query(Unregistration { keep_level }) = query.map_err(invalid)?;
     take_write(&api)?;
-    if !api.state.registry.unregister(id.clone()).await? {
+    let was_known = match keep_level {
+        true => api.state.registry.end_lease(id.clone()).await?,
+        false => api.state.registry.unregister(id.clone()).await?,
+    };
+    if !was_known {
         return Err(ApiError::UnknownContainer);
     }
     tracing::info!(uid = peer.uid, container = %id, "container unregistered");

@@ -24,7 +24,7 @@ pub enum ContainerCommand {
     #[command(after_help = examples::CONTAINER_ADD)]
     Add(Box<Add>),
     /// Unregister a container; its connections end
-    Rm(One),
+    Rm(Rm),
     /// Lower a container's security level to Public, and lift the block of a deny_abort
     Reset(One),
     /// List the registered containers
@@ -41,6 +41,17 @@ pub struct One {
     id: ContainerId,
     #[command(flatten)]
     output: Output,
+}
+
+/// The container to unregister.
+#[derive(Args, Debug)]
+pub struct Rm {
+    #[command(flatten)]
+    one: One,
+    /// Keep the container's security level and the block of a deny_abort for its next lease, as
+    /// after an expiry
+    #[arg(long)]
+    keep_level: bool,
 }
 
 impl One {
@@ -117,9 +128,10 @@ impl ContainerCommand {
     pub(super) async fn run(self) -> Result<(), Failure> {
         match self {
             Self::Add(add) => add.run().await,
-            Self::Rm(one) => {
+            Self::Rm(Rm { one, keep_level }) => {
                 let done = |_: &Value| format!("unregistered {}", one.id);
-                one.call(Method::DELETE, "", done).await
+                let query = if keep_level { "?keep_level=true" } else { "" };
+                one.call(Method::DELETE, query, done).await
             }
             Self::Reset(one) => {
                 let done = |_: &Value| format!("reset {}", one.id);

@@ -44,6 +44,7 @@ fn documented_command_lines_are_parsed() {
             "container add c1 --listener unix --expires 2100-01-01T00:00:00Z --json",
             "container add c1 --ip ::1 --allow-domain github.com --allow-domain *.example.com",
             "container rm c1",
+            "container rm c1 --keep-level --json",
             "container reset c1 --json",
             "container list --json",
             "container show c1",
@@ -302,6 +303,18 @@ async fn commands_return_their_documented_exit_codes() {
                 code::DONE,
             ),
             ("health --json --socket DIR/api.sock", code::SOFTWARE),
+            (
+                "container rm c1 --keep-level --socket DIR/api.sock",
+                code::DONE,
+            ),
+            (
+                "container rm c1 --keep-level --socket DIR/api.sock",
+                code::USAGE,
+            ),
+            (
+                "container add c1 --ip 10.0.0.5 --socket DIR/api.sock",
+                code::DONE,
+            ),
             ("container rm c2 --socket DIR/api.sock", code::DONE),
             ("container reset c1 --socket DIR/api.sock", code::DONE),
             ("container reset c2 --socket DIR/api.sock", code::USAGE),

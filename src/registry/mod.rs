@@ -189,6 +189,20 @@ impl Registry {
         .await
     }
 
+    /// Ends a container's lease and deletes it. The container's security level and abort latch stay
+    /// for its next lease, as after an expiry. Returns `false` if the registry has no lease.
+    pub async fn end_lease(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
+        self.change(move |registry, tracked| {
+            let Some(container) = registry.view.get(&id) else {
+                return Ok(false);
+            };
+            tracked.end(slice::from_ref(&container))?;
+            registry.view.remove(&container);
+            Ok(true)
+        })
+        .await
+    }
+
     /// Lowers a container's security level to `Public` and clears its abort latch. Returns the
     /// container; `None` if it has no live lease.
     pub async fn reset(

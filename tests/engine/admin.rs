@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use addons::contract::{
-    Addon, Client, Containers, Endpoint, FlowStart, Host, Kind, Outcome, Scheme, Subject,
+    Addon, Client, ContainerId, Containers, Endpoint, FlowStart, Host, Kind, Level, Outcome,
+    Scheme, Subject,
 };
 use addons::observe::{Audit, AuditSettings};
 use bytes::Bytes;
@@ -296,6 +297,34 @@ async fn a_container_is_registered_shown_and_unregistered() {
             let answer = server.call(method, path, "").await;
             assert_eq!(answer.status, StatusCode::NOT_FOUND, "{method} {path}");
             assert_eq!(answer.body, json!({"error": "Container not found"}));
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn an_unregistration_keeps_the_level_only_if_its_query_says_so() {
+    let path = "/internal/containers/c1";
+    each_row_async(
+        [
+            ("?keep_level=true", StatusCode::OK, "Secret"),
+            ("?keep_level=false", StatusCode::OK, "Public"),
+            ("", StatusCode::OK, "Public"),
+            ("?keep_level=yes", StatusCode::BAD_REQUEST, "Secret"),
+            ("?keep=true", StatusCode::BAD_REQUEST, "Secret"),
+        ],
+        async |(query, status, level)| {
+            let server = Server::start();
+            assert_eq!(server.register(&body()).await.status, StatusCode::CREATED);
+            let id = ContainerId::parse("c1").unwrap();
+            let container = server.registry.get(&id).unwrap().unwrap();
+            container.raise_level(Level::Secret);
+            let answer = server.call("DELETE", &format!("{path}{query}"), "").await;
+            assert_eq!(answer.status, status, "{query}");
+            assert_eq!(container.has_ended(), status == StatusCode::OK, "{query}");
+            assert_eq!(server.register(&body()).await.status, StatusCode::CREATED);
+            let shown = server.get(path).await.body;
+            assert_eq!(shown["security_level"], level, "{query}");
         },
     )
     .await;

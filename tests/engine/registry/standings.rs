@@ -43,7 +43,15 @@ type End = fn(RegistryFixture, Arc<Container>) -> Pin<Box<dyn Future<Output = Re
 
 #[tokio::test]
 async fn an_expired_or_replaced_lease_does_not_lower_the_level_or_clear_the_latch() {
-    let ends: [(&str, End); 6] = [
+    let ends: [(&str, End); 7] = [
+        ("its sandbox ends", |fixture, _| {
+            Box::pin(async move {
+                assert!(fixture.registry.end_lease(id("c1")).await.unwrap());
+                assert!(!fixture.registry.end_lease(id("c1")).await.unwrap());
+                assert_eq!(rows(&fixture, "containers"), 0);
+                fixture
+            })
+        }),
         ("a flow finds it expired", |fixture, lease| {
             Box::pin(async move {
                 expire_on_disk(&fixture);
