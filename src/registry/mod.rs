@@ -1,6 +1,7 @@
 //! The registry of containers: a store that survives restarts, and its view in memory, which flows
 //! read.
 
+mod ended;
 mod index;
 mod maintenance;
 mod problem;
@@ -184,6 +185,7 @@ impl Registry {
             if let Some(container) = &container {
                 registry.view.remove(container);
             }
+            registry.view.ended.unregister(&id);
             Ok(removed || container.is_some())
         })
         .await
@@ -254,7 +256,9 @@ impl Registry {
     fn standing_in_memory(&self, id: &ContainerId) -> Standing {
         let present = self.view.get(id).map(|present| present.standing());
         let expired = self.found_expired.lock();
-        let expired = expired.iter().filter(|ended| ended.id == *id);
+        let expired = expired
+            .iter()
+            .filter(|ended| ended.id == *id && !self.view.ended.is_unregistered(ended.lease));
         expired
             .map(|ended| ended.standing())
             .chain(present)
@@ -306,6 +310,11 @@ impl LeaseRecords for RegistryRecords {
         let written = self.0.change(move |registry, tracked| {
             // Tightened before the write, so that it is in force even if the write fails.
             container.reach(reached);
+            // An operator has forgotten the standing of the container's id. A row for it would never
+            // be deleted, and would raise the level of a later container with this id.
+            if registry.view.ended.is_unregistered(container.lease) {
+                return Ok(());
+            }
             // The lease may have been replaced meanwhile. A standing belongs to the container's id.
             let current = registry.view.get(&container.id);
             let current = current.as_ref().unwrap_or(&container);
