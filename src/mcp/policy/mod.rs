@@ -42,6 +42,7 @@ pub use loading::{Bundles, Unloaded};
 pub use metrics::PolicyMetrics;
 pub use threads::PolicyThreads;
 
+use super::warnings::{Subject, warn};
 use error::EvaluationError;
 use metrics::{FAILED, TIMED_OUT, UNAVAILABLE};
 use program::{MAX_INPUT_BYTES, Program, left};
@@ -225,17 +226,23 @@ impl Query {
                 }),
             ),
             Err(EvaluationError::TimedOut) => {
-                tracing::warn!(%bundle, "a policy did not answer in time");
+                warn(bundle, Subject::PolicyTimeout, |left_out| {
+                    tracing::warn!(%bundle, left_out, "a policy did not answer in time");
+                });
                 (TIMED_OUT, Err(EvaluatorError::TimedOut))
             }
             // The error may contain lines of the policy, which the agent must not see.
             Err(EvaluationError::Failed(error)) => {
-                tracing::warn!(%bundle, %error, "a policy failed");
+                warn(bundle, Subject::PolicyFailure, |left_out| {
+                    tracing::warn!(%bundle, left_out, %error, "a policy failed");
+                });
                 let message = format!("the policy {bundle:?} failed");
                 (FAILED, Err(EvaluatorError::Failed(message)))
             }
             Err(EvaluationError::Answer(error)) => {
-                tracing::warn!(%bundle, %error, "a policy returned an invalid answer");
+                warn(bundle, Subject::PolicyFailure, |left_out| {
+                    tracing::warn!(%bundle, left_out, %error, "a policy returned an invalid answer");
+                });
                 let message = format!("the policy {bundle:?}: {error}");
                 (FAILED, Err(EvaluatorError::Failed(message)))
             }

@@ -221,6 +221,43 @@ async fn an_endless_policy_times_out_and_others_are_still_evaluated() {
     assert_eq!(other.await.unwrap().all.len(), 1);
 }
 
+/// Counts the warnings while a function runs.
+fn warnings(run: impl FnOnce()) -> usize {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let writer = Arc::new(log.reopen().unwrap());
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(writer);
+    tracing::subscriber::with_default(subscriber.finish(), run);
+    let lines = fs::read_to_string(log.path()).unwrap();
+    lines.matches(" WARN ").count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_warnings_about_a_policy_are_bounded_and_time_outs_displace_no_failure() {
+    let invalid = "decision := input.tool";
+    let conflict =
+        "decision := \"allow\" if input.arguments.to\ndecision := \"ask\" if input.arguments.to";
+    for (id, rules) in [("invalid", invalid), ("conflict", conflict)] {
+        let fixture = Fixture::new(&[(id, rules, "tools/call")], OnUnavailable::Deny);
+        assert!(fixture.unloaded.is_empty(), "{:?}", fixture.unloaded);
+        let mut query = Query {
+            bundles: Arc::clone(&fixture.evaluator.bundles),
+            metrics: Arc::clone(&fixture.evaluator.metrics),
+            method: "tools/call".into(),
+            ends: Some(Instant::now()),
+        };
+        for ends in [query.ends, None] {
+            query.ends = ends;
+            let input = question(ARGUMENTS).input;
+            let flood = || (0..1000).for_each(|_| assert!(query.evaluate(&input, 0).is_err()));
+            // The last one says that further warnings are left out.
+            assert_eq!(warnings(flood), 21, "{id}, {ends:?}");
+            assert_eq!(warnings(flood), 0, "{id}, {ends:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn inputs_that_are_too_large_too_deep_or_not_json_are_errors() {
     let fixture = Fixture::new(
