@@ -4,11 +4,12 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use addons::policy::PolicySettings;
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
-use crate::approvals::Ledger;
 use crate::approvals::sqlite::{FILE_NAME, SqliteApprovals};
+use crate::approvals::{Ledger, Record};
 use crate::registry::Registry;
 
 /// Opens the ledger of a data directory; blocks.
@@ -25,4 +26,14 @@ pub async fn keep(ledger: Arc<Ledger>, registry: Arc<Registry>, shutdown: Cancel
         Some(containers.iter().map(|container| container.lease).collect())
     };
     ledger.run(Arc::new(live), shutdown).await;
+}
+
+/// Expires the questions that these settings do not ask. Returns at once.
+pub fn end_outdated(ledger: &Arc<Ledger>, settings: PolicySettings) {
+    let ledger = Arc::clone(ledger);
+    tokio::spawn(async move {
+        let is_current = move |record: &Record| settings.still_asks(&record.topic);
+        // The ledger logs its errors.
+        let _ = ledger.end_outdated(is_current).await;
+    });
 }

@@ -32,7 +32,7 @@ pub use private::{PrivateStart, run_private};
 pub use private_options::PrivateOptions;
 
 use crate::admin::{self, AdminState};
-use crate::approvals::Ledger;
+use crate::approvals::{Ledger, LiveGrants};
 use crate::config::{Config, DEV_STATE, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
@@ -124,6 +124,7 @@ struct App {
     engine: Arc<Engine>,
     registry: Arc<Registry>,
     ledger: Arc<Ledger>,
+    grants: Arc<LiveGrants>,
     metrics: prometheus::Registry,
     checks: Checks,
     addons: addons::State,
@@ -148,6 +149,7 @@ impl App {
         let socket_dir = socket_directory(&proxy.listen);
         let registry = Registry::open(SqliteStore::new(proxy.data_dir.join(FILE_NAME)), socket_dir);
         let ledger = approvals::open(&proxy.data_dir).map_err(internal)?;
+        let grants = LiveGrants::new(Arc::clone(&ledger), Arc::clone(&registry));
         let metrics = prometheus::Registry::new();
         let audit = HealthFlag::default();
         let log =
@@ -170,6 +172,8 @@ impl App {
             nameservers: Arc::clone(&nameservers),
             policy_threads: Arc::new(PolicyThreads::start().map_err(internal)?),
             policy_metrics: Arc::new(PolicyMetrics::new(&metrics).map_err(internal)?),
+            ledger: Arc::clone(&ledger),
+            grants: Arc::clone(&grants),
         };
         let builder = Builder {
             registry: Arc::clone(&registry),
@@ -231,6 +235,7 @@ impl App {
             engine,
             registry,
             ledger,
+            grants,
             metrics,
             checks,
             addons,
@@ -283,6 +288,10 @@ impl App {
             Arc::clone(&self.registry),
             shutdown.clone(),
         ));
+        tasks.spawn(Arc::clone(&self.grants).run(shutdown.clone()));
+        // The settings may have changed while the server did not run.
+        let policy = self.snapshots.current().config.addons.policy.clone();
+        approvals::end_outdated(&self.ledger, policy);
         tasks.spawn(listeners::follow_own_listeners(
             Arc::clone(&self.engine),
             Arc::clone(&self.registry),

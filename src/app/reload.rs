@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts};
 use tokio_util::sync::CancellationToken;
 
+use super::approvals;
 use super::build::Builder;
 use super::private_options::PrivateOptions;
 use crate::config::{self, Config, ConfigErrors, FILES, Listen, Profile};
@@ -127,7 +128,9 @@ impl Reloader {
         match loaded {
             Ok(snapshot) => {
                 let settings = Arc::clone(&snapshot.config.addons.mcp);
+                let policy = snapshot.config.addons.policy.clone();
                 self.snapshots.replace(snapshot);
+                approvals::end_outdated(&self.builder.long_lived.ledger, policy);
                 // After `replace`: clients that are notified of a changed list request it at once,
                 // and must get the list under the new settings.
                 self.servers.apply(&settings.servers);

@@ -18,8 +18,8 @@ use addons::contract::settings::{Document, Env, Files, Report};
 
 pub use nameserver::nameservers_of;
 pub use types::{
-    AuditConfig, Config, DnsConfig, Limits, Listen, Logging, ProxyConfig, StaticAddress, TlsConfig,
-    UpstreamConfig,
+    ApprovalsConfig, AuditConfig, Config, DnsConfig, Limits, Listen, Logging, ProxyConfig,
+    StaticAddress, TlsConfig, UpstreamConfig,
 };
 
 use crate::secret_files::FilesOnDisk;

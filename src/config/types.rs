@@ -40,6 +40,14 @@ pub struct ProxyConfig {
     pub dns: DnsConfig,
     pub logging: Logging,
     pub audit: AuditConfig,
+    pub approvals: ApprovalsConfig,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApprovalsConfig {
+    /// How long a question waits for a person's decision, and how long a denial answers equal
+    /// questions.
+    pub ttl: Duration,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

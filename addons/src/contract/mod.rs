@@ -19,6 +19,7 @@ mod host;
 mod identify;
 mod judge;
 mod lease_id;
+mod ledger;
 mod level;
 mod live;
 mod mcp;
@@ -47,8 +48,10 @@ pub use chain::Chain;
 pub use container::{AuthMode, Container, ContainerId, Registration, Repo, Source};
 pub use denial::{Answer, Code, Denial, Fault, Stage, Verdict};
 pub use endpoint::{Endpoint, Scheme};
-pub use entry::{Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
-pub use facts::{Anonymous, ApiCall, Lookup, McpSession};
+pub use entry::{
+    Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError, is_public_name,
+};
+pub use facts::{Anonymous, ApiCall, Lookup, McpSession, RestsOnGrant};
 pub use flow::{
     Counters, Flow, FlowId, FlowStart, GATEWAY, Kind, Note, OwnedFlow, Record, Subject,
 };
@@ -56,6 +59,7 @@ pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use identify::{Identified, Identify};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges, run_on};
 pub use lease_id::LeaseId;
+pub use ledger::{ApprovalLedger, GRANTED, LiveGrant, NoLedger};
 pub use level::{Level, Standing};
 pub use live::LiveFlow;
 pub use mcp::{

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use http::{HeaderMap, Method, StatusCode};
 use testkit::each_row;
 
@@ -18,6 +20,8 @@ fn policy(guarded: &[&str]) -> Policy {
         host_ports: Vec::new(),
         guarded_hosts: guarded.collect(),
         rules: vec![rule_with_path()],
+        asks_about_hosts: false,
+        hold: Duration::ZERO,
     };
     Policy::new(settings, Arc::new(Nowhere))
 }

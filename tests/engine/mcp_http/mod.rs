@@ -149,6 +149,8 @@ impl Fixture {
             allow_private: Vec::new(),
             guarded_hosts: HostSet::default(),
             rules: Vec::new(),
+            asks_about_hosts: false,
+            hold: Duration::ZERO,
         };
         let identity = addons::identity::Identity::new(Arc::clone(&containers) as _);
         let links = vec![
