@@ -21,6 +21,7 @@ mod compatibility;
 mod support;
 
 mod absolute_form;
+mod asking;
 mod audit;
 mod clients;
 mod commands;
