@@ -1,5 +1,6 @@
 //! Builds the server from its configuration, runs it and drains it.
 
+mod approvals;
 mod build;
 mod data_dir;
 mod descriptors;
@@ -31,6 +32,7 @@ pub use private::{PrivateStart, run_private};
 pub use private_options::PrivateOptions;
 
 use crate::admin::{self, AdminState};
+use crate::approvals::Ledger;
 use crate::config::{Config, DEV_STATE, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
@@ -121,6 +123,7 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
 struct App {
     engine: Arc<Engine>,
     registry: Arc<Registry>,
+    ledger: Arc<Ledger>,
     metrics: prometheus::Registry,
     checks: Checks,
     addons: addons::State,
@@ -144,6 +147,7 @@ impl App {
         )?;
         let socket_dir = socket_directory(&proxy.listen);
         let registry = Registry::open(SqliteStore::new(proxy.data_dir.join(FILE_NAME)), socket_dir);
+        let ledger = approvals::open(&proxy.data_dir).map_err(internal)?;
         let metrics = prometheus::Registry::new();
         let audit = HealthFlag::default();
         let log =
@@ -226,6 +230,7 @@ impl App {
         Ok(Self {
             engine,
             registry,
+            ledger,
             metrics,
             checks,
             addons,
@@ -273,6 +278,11 @@ impl App {
             drop(dns_guard);
         });
         tasks.spawn(Arc::clone(&self.registry).run(shutdown.clone()));
+        tasks.spawn(approvals::keep(
+            Arc::clone(&self.ledger),
+            Arc::clone(&self.registry),
+            shutdown.clone(),
+        ));
         tasks.spawn(listeners::follow_own_listeners(
             Arc::clone(&self.engine),
             Arc::clone(&self.registry),

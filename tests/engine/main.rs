@@ -13,6 +13,7 @@ mod loopback;
 mod mcp_http;
 
 mod admin;
+mod approvals;
 mod config;
 mod dependencies;
 mod dial;

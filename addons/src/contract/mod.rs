@@ -6,6 +6,7 @@
 //! Addons get hosts and paths in normal form, and never open a socket.
 
 mod addon;
+mod approval;
 mod body;
 mod chain;
 mod container;
@@ -37,6 +38,10 @@ mod url_secrets;
 mod waits;
 
 pub use addon::{Addon, Order, Step};
+pub use approval::{
+    ApprovalAnswer, ApprovalId, ApprovalOutcome, GrantId, Question, QuestionKind, QuestionLimit,
+    Topic,
+};
 pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
 pub use chain::Chain;
 pub use container::{AuthMode, Container, ContainerId, Registration, Repo, Source};

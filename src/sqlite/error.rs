@@ -1,12 +1,10 @@
-//! Errors of the SQLite file.
+//! Errors of a SQLite file.
 
 use std::io;
 use std::path::PathBuf;
 
 use rusqlite::ErrorCode;
 use thiserror::Error;
-
-use crate::registry::StoreError;
 
 /// Why the file could not be read or written.
 #[derive(Debug, Error)]
@@ -44,19 +42,22 @@ pub enum SqliteError {
     )]
     Foreign,
     /// A row that this program cannot have written.
-    #[error("the row of lease {0} has an invalid value")]
+    #[error("the row {0} has an invalid value")]
     Row(String),
     /// Another process has locked the file.
     #[error("the file is in use by another process: try again")]
     Busy,
-    /// The repositories or domains of a lease could not be encoded as JSON.
+    /// An id could not be generated.
+    #[error("the system has no random numbers")]
+    NoRandomness,
+    /// A value could not be encoded as JSON.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
 }
 
 impl SqliteError {
     /// Whether another process has locked the file, so that a later attempt may succeed.
-    fn is_busy(&self) -> bool {
+    pub fn is_busy(&self) -> bool {
         match self {
             Self::Busy => true,
             Self::Sqlite(error) => error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy),
@@ -65,7 +66,7 @@ impl SqliteError {
     }
 
     /// Whether the file can be read but its content cannot be used.
-    pub(super) fn is_damage(&self) -> bool {
+    pub fn is_damage(&self) -> bool {
         match self {
             Self::Damaged(_)
             | Self::Schema { .. }
@@ -77,16 +78,11 @@ impl SqliteError {
                 error.sqlite_error_code(),
                 Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)
             ),
-            Self::Missing(_) | Self::Io { .. } | Self::Busy | Self::Json(_) => false,
-        }
-    }
-}
-
-impl From<SqliteError> for StoreError {
-    fn from(error: SqliteError) -> Self {
-        match error.is_busy() {
-            true => Self::Busy(error.into()),
-            false => Self::Failed(error.into()),
+            Self::Missing(_)
+            | Self::Io { .. }
+            | Self::Busy
+            | Self::NoRandomness
+            | Self::Json(_) => false,
         }
     }
 }
