@@ -206,12 +206,11 @@ pub(super) async fn reset(
     let reset = api.state.registry.reset(id.clone()).await?;
     let container = reset.ok_or(ApiError::UnknownContainer)?;
     tracing::warn!(uid = peer.uid, container = %id, "security level and abort latch reset by an operator");
-    (api.state.acts)(OperatorAct {
+    api.state.control.audit(OperatorAct {
         uid: peer.uid,
         method: "operator/reset",
         container: Some(container),
-        server: None,
-        name: None,
+        ..OperatorAct::default()
     });
     Ok(Json(Done::new("reset", &id)))
 }

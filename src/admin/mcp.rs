@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::Api;
 use super::act::OperatorAct;
 use super::containers::{parse_id, take_write};
 use super::error::{ApiError, ErrorBody};
 use super::json;
 use super::socket::Peer;
-use crate::mcp::{Message, write_response};
+use super::{Api, ControlPlane};
+use crate::mcp::{AcceptError, Message, write_response};
 
 /// Limit on the number of JSON values in a request. A request with more is refused with 400.
 const MAX_VALUES: usize = 100_000;
@@ -38,15 +38,6 @@ pub struct OperatorRequest {
 pub struct NamedTool {
     pub server: String,
     pub tool: String,
-}
-
-/// The acceptance of a changed definition by an operator.
-#[derive(Debug)]
-pub struct Acceptance {
-    pub tool: NamedTool,
-    /// The digest that the operator saw; `None` accepts the definition that the server listed most
-    /// recently.
-    pub digest: Option<String>,
 }
 
 /// The body of an acceptance.
@@ -115,19 +106,19 @@ pub(super) async fn request(
         ));
     };
     tracing::info!(uid = peer.uid, container = %container.id, %method, "MCP request by an operator");
-    (api.state.acts)(OperatorAct {
+    api.state.control.audit(OperatorAct {
         uid: peer.uid,
         method: "operator/mcp",
         container: Some(Arc::clone(&container)),
-        server: None,
         name: Some(Arc::clone(&method)),
+        ..OperatorAct::default()
     });
     let request = OperatorRequest {
         container,
         method,
         params,
     };
-    let outcome = (api.state.mcp)(request).await;
+    let outcome = api.state.control.mcp(request).await;
     let text = write_response(Some(&id), &outcome);
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
@@ -151,7 +142,8 @@ pub(super) async fn definition(
     named: Result<Path<NamedTool>, PathRejection>,
 ) -> Result<Json<DefinitionBody>, ApiError> {
     let Path(named) = named.map_err(|_| ApiError::UnknownPath)?;
-    let digests = (api.state.definition)(named.clone()).await?;
+    let tool = named.clone();
+    let digests = blocking(&api, move |control| control.definition(tool)).await?;
     Ok(Json(DefinitionBody {
         server: named.server,
         tool: named.tool,
@@ -191,18 +183,16 @@ pub(super) async fn accept(
         body => json::parse(body).map_err(ApiError::Invalid)?,
     };
     take_write(&api)?;
-    let acceptance = Acceptance {
-        tool: named.clone(),
-        digest: body.digest,
-    };
-    let digest = (api.state.accept_definition)(acceptance).await?;
+    let tool = named.clone();
+    let accepting = blocking(&api, |control| control.accept_definition(tool, body.digest));
+    let digest = accepting.await?;
     let NamedTool { server, tool } = named;
-    (api.state.acts)(OperatorAct {
+    api.state.control.audit(OperatorAct {
         uid: peer.uid,
         method: "operator/accept",
-        container: None,
         server: Some(server.as_str().into()),
         name: Some(tool.as_str().into()),
+        ..OperatorAct::default()
     });
     tracing::warn!(uid = peer.uid, %server, %tool, %digest, "changed definition of a tool accepted by an operator");
     Ok(Json(Accepted {
@@ -211,4 +201,14 @@ pub(super) async fn accept(
         tool,
         digest,
     }))
+}
+
+/// Calls the control plane on a thread that may block, since it reads or writes a file.
+async fn blocking<T: Send + 'static>(
+    api: &Api,
+    call: impl FnOnce(&dyn ControlPlane) -> Result<T, AcceptError> + Send + 'static,
+) -> Result<T, AcceptError> {
+    let control = Arc::clone(&api.state.control);
+    let done = tokio::task::spawn_blocking(move || call(&*control)).await;
+    done.unwrap_or_else(|error| Err(AcceptError::Unwritten(error.to_string())))
 }

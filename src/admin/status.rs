@@ -133,7 +133,7 @@ pub(super) struct Reloaded {
     )
 )]
 pub(super) async fn health(State(api): State<Arc<Api>>) -> (StatusCode, Json<HealthBody>) {
-    let health = (api.state.health)();
+    let health = api.state.control.health();
     let (code, status) = match health.is_healthy() {
         true => (StatusCode::OK, "healthy"),
         false => (StatusCode::SERVICE_UNAVAILABLE, "degraded"),
@@ -214,7 +214,7 @@ fn live_flows(api: &Api) -> Response {
     )
 )]
 pub(super) async fn reload(State(api): State<Arc<Api>>) -> Result<Json<Reloaded>, ApiError> {
-    let done = (api.state.reload)(()).await;
+    let done = api.state.control.reload();
     done.map_err(ApiError::BadConfiguration)?;
     Ok(Json(Reloaded { status: "reloaded" }))
 }
@@ -234,7 +234,7 @@ pub(super) async fn explain(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Explanation>, ApiError> {
     let question = json::parse(&body?).map_err(ApiError::Invalid)?;
-    let explanation = (api.state.explain)(question).await;
+    let explanation = api.state.control.explain(question).await;
     explanation.map(Json).map_err(ApiError::Invalid)
 }
 
