@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
@@ -16,12 +16,12 @@ use crate::mcp::AcceptError;
 use crate::registry::ChangeError;
 
 /// The body of an error response.
-#[derive(Debug, Default, Serialize, ToSchema)]
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub struct ErrorBody {
     /// What is wrong.
     pub error: String,
     /// Every error of the configuration, after a failed reload.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<String>,
 }
 

@@ -41,34 +41,34 @@ pub struct NamedTool {
 }
 
 /// The body of an acceptance.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct AcceptanceBody {
+pub struct AcceptanceBody {
     /// The SHA-256 of the definition that is accepted, in hexadecimal.
-    digest: Option<String>,
+    pub digest: Option<String>,
 }
 
 /// The digests of a tool's definition: SHA-256 in hexadecimal.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct DefinitionBody {
-    server: String,
-    tool: String,
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub struct DefinitionBody {
+    pub server: String,
+    pub tool: String,
     /// The digest of the accepted definition.
-    accepted: String,
+    pub accepted: String,
     /// The digest of the changed definition that waits to be accepted; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    changed: Option<String>,
+    pub changed: Option<String>,
 }
 
 /// The response to an acceptance.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Accepted {
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub struct Accepted {
     /// `accepted`
-    status: &'static str,
-    server: String,
-    tool: String,
+    pub status: String,
+    pub server: String,
+    pub tool: String,
     /// The SHA-256 of the accepted definition, in hexadecimal.
-    digest: String,
+    pub digest: String,
 }
 
 /// Send one MCP request on behalf of a container. It is judged and audited as a request of that
@@ -196,7 +196,7 @@ pub(super) async fn accept(
     });
     tracing::warn!(uid = peer.uid, %server, %tool, %digest, "changed definition of a tool accepted by an operator");
     Ok(Json(Accepted {
-        status: "accepted",
+        status: "accepted".to_owned(),
         server,
         tool,
         digest,

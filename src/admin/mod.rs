@@ -25,13 +25,17 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 pub use act::OperatorAct;
+pub use containers::{ContainerList, Done};
+pub use error::ErrorBody;
 pub use listed::{listed, not_registered};
-pub use mcp::{NamedTool, OperatorRequest};
+pub use mcp::{AcceptanceBody, Accepted, DefinitionBody, NamedTool, OperatorRequest};
 pub use registration::{FieldError, parse_registration, repo_name};
 pub use sandbox::{ActiveCredential, SandboxSettings};
 pub use schema::{ContainerEntry, RegistrationBody};
 pub use socket::{bind, probe};
-pub use status::{Check, ExplainRequest, ExplainStep, Explanation, Health, StepVerdict};
+pub use status::{
+    Check, ExplainRequest, ExplainStep, Explanation, HEALTHY, Health, HealthBody, StepVerdict,
+};
 
 use error::ApiError;
 use socket::{Peer, Peers};
