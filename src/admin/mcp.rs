@@ -8,6 +8,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{ConnectInfo, Path, State};
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
@@ -69,6 +70,17 @@ pub struct Accepted {
     pub tool: String,
     /// The SHA-256 of the accepted definition, in hexadecimal.
     pub digest: String,
+}
+
+impl From<AcceptError> for ApiError {
+    fn from(error: AcceptError) -> Self {
+        let status = match &error {
+            AcceptError::Unknown { .. } => StatusCode::NOT_FOUND,
+            AcceptError::Unchanged { .. } | AcceptError::Superseded { .. } => StatusCode::CONFLICT,
+            AcceptError::Unwritten(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self::Refused(status, error.to_string())
+    }
 }
 
 /// Send one MCP request on behalf of a container. It is judged and audited as a request of that

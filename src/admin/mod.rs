@@ -1,5 +1,9 @@
 //! The admin API: HTTP over a Unix socket, whose clients are identified by their user id
 //! (`SO_PEERCRED`).
+//!
+//! A family of routes is one file: its handlers, the types of its requests and responses, which the
+//! client of the command line uses too, and its errors. `router` and `status::Document` list the
+//! handlers; [`ControlPlane`] has the operations of the server that they call.
 
 mod act;
 mod containers;
@@ -60,7 +64,7 @@ pub struct AdminState {
     pub control: Arc<dyn ControlPlane>,
 }
 
-/// The acts of the server that the handlers cause.
+/// The operations of the server that the handlers call.
 pub trait ControlPlane: Send + Sync {
     fn health(&self) -> Health;
     /// Reloads the configuration. If the files are invalid, returns all of their errors.

@@ -158,10 +158,8 @@ const COLUMNS: [&str; 5] = ["ID", "ADDRESS", "MODE", "EXPIRES", "REPOS"];
 
 fn table(list: &ContainerList) -> String {
     let mut rows = vec![COLUMNS.map(str::to_owned)];
-    for ContainerEntry {
-        registration: of, ..
-    } in &list.containers
-    {
+    for container in &list.containers {
+        let of = &container.registration;
         let address = of.listener.as_ref().or(of.container_ip.as_ref());
         let [address, mode, expires] =
             [address, of.auth_mode.as_ref(), of.expires_at.as_ref()].map(|cell| text(&json!(cell)));
