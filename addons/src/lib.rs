@@ -16,12 +16,11 @@ pub mod git;
 pub mod github;
 mod header_names;
 pub mod identity;
+pub mod json;
 pub mod mcp;
 pub mod observe;
 pub mod policy;
 pub mod rate_limit;
-pub mod raw_json;
-pub mod strict_json;
 
 #[cfg(test)]
 #[path = "../tests/fixtures/mod.rs"]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use addons::contract::Container;
 
 /// An act of an operator, for the audit log.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct OperatorAct {
     /// The user id of the operator.
     pub uid: u32,

@@ -9,7 +9,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{ConnectInfo, Path, State};
 use axum::http::StatusCode;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
@@ -26,24 +26,24 @@ use crate::registry::LeaseListener;
 const LISTENER_WAIT: Duration = Duration::from_secs(5);
 
 /// The response to a registration, an unregistration or a reset.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Done {
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub struct Done {
     /// `registered`, `unregistered` or `reset`.
-    status: &'static str,
-    container_id: String,
+    pub status: String,
+    pub container_id: String,
     /// The path of the container's socket, if it was registered with `listener`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    socket: Option<String>,
+    pub socket: Option<String>,
     /// The containers whose leases ended because the new lease has their id or their address.
     /// Contains this container's id if its earlier lease ended.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    replaced: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<String>,
 }
 
 impl Done {
-    fn new(status: &'static str, id: &ContainerId) -> Self {
+    fn new(status: &str, id: &ContainerId) -> Self {
         Self {
-            status,
+            status: status.to_owned(),
             container_id: id.to_string(),
             socket: None,
             replaced: Vec::new(),
@@ -52,9 +52,9 @@ impl Done {
 }
 
 /// Every registered container.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct ContainerList {
-    containers: Vec<ContainerEntry>,
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub struct ContainerList {
+    pub containers: Vec<ContainerEntry>,
 }
 
 /// Register a container, replacing a container with the same id or address. A body that changes
@@ -206,12 +206,11 @@ pub(super) async fn reset(
     let reset = api.state.registry.reset(id.clone()).await?;
     let container = reset.ok_or(ApiError::UnknownContainer)?;
     tracing::warn!(uid = peer.uid, container = %id, "security level and abort latch reset by an operator");
-    (api.state.acts)(OperatorAct {
+    api.state.control.audit(OperatorAct {
         uid: peer.uid,
         method: "operator/reset",
         container: Some(container),
-        server: None,
-        name: None,
+        ..OperatorAct::default()
     });
     Ok(Json(Done::new("reset", &id)))
 }

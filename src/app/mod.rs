@@ -2,6 +2,7 @@
 
 mod approvals;
 mod build;
+mod control;
 mod data_dir;
 mod descriptors;
 mod dev;
@@ -137,7 +138,7 @@ struct App {
 }
 
 impl App {
-    fn build(source: Source, config: Arc<Config>, own: OwnListeners) -> Result<Self, Failure> {
+    fn build(source: Source, config: Arc<Config>, own: OwnListeners) -> Result<Arc<Self>, Failure> {
         let proxy = &config.proxy;
         let data_dir = DataDir::open(&proxy.data_dir)?;
         let provider = Arc::new(tls::provider());
@@ -227,7 +228,7 @@ impl App {
             checks.configuration.clone(),
             &metrics,
         );
-        Ok(Self {
+        Ok(Arc::new(Self {
             engine,
             registry,
             ledger,
@@ -241,10 +242,10 @@ impl App {
             operator,
             admin_uids: proxy.admin_uids.clone(),
             _data_dir: data_dir,
-        })
+        }))
     }
 
-    fn start(self, listeners: Listeners) -> Running {
+    fn start(self: Arc<Self>, listeners: Listeners) -> Running {
         let shutdown = CancellationToken::new();
         let tasks = TaskTracker::new();
         let dns_guard = self.checks.dns.on();
@@ -292,63 +293,25 @@ impl App {
         tasks.spawn(free_idle(self.addons.clone(), shutdown.clone()));
         tasks.spawn(refresh_ca(Arc::clone(&self.engine), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.reloader).watch(shutdown.clone()));
-        tasks.spawn(admin::serve(
-            listeners.admin,
-            self.admin_state(),
-            shutdown.clone(),
-        ));
+        let state = AdminState {
+            registry: Arc::clone(&self.registry),
+            admin_uids: self.admin_uids.clone(),
+            metrics: self.metrics.clone(),
+            flows: self.log.flow_log(),
+            control: Arc::clone(&self) as _,
+        };
+        tasks.spawn(admin::serve(listeners.admin, state, shutdown.clone()));
         Running {
             app: self,
             tasks,
             shutdown,
         }
     }
-
-    fn admin_state(&self) -> AdminState {
-        let (checks, reloader) = (self.checks.clone(), Arc::clone(&self.reloader));
-        let (snapshots, registry) = (Arc::clone(&self.snapshots), Arc::clone(&self.registry));
-        let audit = Arc::clone(&self.addons.audit);
-        let (in_force, token_sources) = (
-            Arc::clone(&self.snapshots),
-            Arc::clone(&self.addons.token_sources),
-        );
-        let [explaining, requesting, reading, accepting] = [(); 4].map(|()| self.operator.clone());
-        AdminState {
-            registry: Arc::clone(&self.registry),
-            admin_uids: self.admin_uids.clone(),
-            health: Arc::new(move || checks.health()),
-            metrics: self.metrics.clone(),
-            flows: self.log.flow_log(),
-            reload: Arc::new(move |()| {
-                let reloader = Arc::clone(&reloader);
-                Box::pin(async move { reloader.reload() })
-            }),
-            sandbox: Arc::new(move || {
-                sandbox::settings(&in_force.current().config, &token_sources)
-            }),
-            explain: Arc::new(move |question| {
-                let (snapshot, registry) = (snapshots.current(), Arc::clone(&registry));
-                let operator = explaining.clone();
-                Box::pin(async move {
-                    match question.method.as_str() {
-                        operator::TOOL_CALL => {
-                            operator.explain(&snapshot, &registry, question).await
-                        }
-                        _ => explain::explain(&snapshot, &registry, question).await,
-                    }
-                })
-            }),
-            mcp: Arc::new(move |request| Box::pin(requesting.clone().request(request))),
-            acts: Arc::new(move |act| operator::audit(&audit, act)),
-            definition: Arc::new(move |tool| Box::pin(reading.clone().digests(tool))),
-            accept_definition: Arc::new(move |tool| Box::pin(accepting.clone().accept(tool))),
-        }
-    }
 }
 
 /// A running server: its parts and its tasks.
 struct Running {
-    app: App,
+    app: Arc<App>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
 }

@@ -11,12 +11,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use super::explain::{client, find, report};
-use crate::admin::{
-    Acceptance, ExplainRequest, Explanation, NamedTool, OperatorAct, OperatorRequest, listed,
-};
-use crate::mcp::{
-    AcceptError, Caller, ClientRequest, Core, DefinitionFile, Digests, Events, Outcome, Version,
-};
+use crate::admin::{ExplainRequest, Explanation, OperatorAct, listed};
+use crate::mcp::{Caller, Core, DefinitionFile, Version};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 
@@ -24,7 +20,6 @@ use crate::snapshot::Snapshot;
 pub const TOOL_CALL: &str = "tools/call";
 
 /// The parts of the gateway that the admin API uses.
-#[derive(Clone)]
 pub struct Operator {
     pub core: Arc<Core>,
     pub definitions: Arc<DefinitionFile>,
@@ -52,52 +47,11 @@ pub fn audit(audit: &Audit, act: OperatorAct) {
 }
 
 impl Operator {
-    /// Sends a request on behalf of a container, as a client of MCP revision 2026-07-28 without
-    /// capabilities.
-    pub async fn request(self, request: OperatorRequest) -> Outcome {
-        let request = ClientRequest {
-            caller: Arc::new(caller(request.container)),
-            method: request.method,
-            params: request.params,
-            trace: None,
-            // Drops progress and log messages.
-            events: Events::none(),
-        };
-        Arc::clone(&self.core).request(request).await
-    }
-
-    /// The digests of a tool's definition. Fails if the tool is unknown, or the file of accepted
-    /// definitions cannot be read.
-    pub async fn digests(self, tool: NamedTool) -> Result<Digests, AcceptError> {
-        let definitions = self.definitions;
-        let reading =
-            tokio::task::spawn_blocking(move || definitions.digests(&tool.server, &tool.tool));
-        let read = reading.await;
-        read.unwrap_or_else(|error| Err(AcceptError::Unwritten(error.to_string())))
-    }
-
-    /// Accepts a changed definition, so that clients see the tool again. Returns the definition's
-    /// digest. Fails if the tool is unknown, if its definition has not changed, or if the digest
-    /// differs from the digest in `acceptance`. Also fails if the file of accepted definitions
-    /// cannot be read or written.
-    pub async fn accept(self, acceptance: Acceptance) -> Result<String, AcceptError> {
-        let Acceptance { tool, digest } = acceptance;
-        let (definitions, server) = (Arc::clone(&self.definitions), tool.server.clone());
-        let accepting = tokio::task::spawn_blocking(move || {
-            definitions.accept(&tool.server, &tool.tool, digest.as_deref())
-        });
-        let accepted = accepting.await;
-        let digest =
-            accepted.unwrap_or_else(|error| Err(AcceptError::Unwritten(error.to_string())))?;
-        self.core.mounts().accepted(&server);
-        Ok(digest)
-    }
-
     /// Judges a tool call in a dry run; the call is not sent to the server. Returns an error if the
     /// question is incomplete, or if the server cannot list its tools. Also returns an error if the
     /// container, the server or the tool cannot be found.
     pub async fn explain(
-        self,
+        &self,
         snapshot: &Snapshot,
         registry: &Registry,
         question: ExplainRequest,
@@ -170,7 +124,8 @@ impl Operator {
     }
 }
 
-fn caller(container: Arc<Container>) -> Caller {
+/// A client of MCP revision 2026-07-28 without capabilities, on behalf of a container.
+pub fn caller(container: Arc<Container>) -> Caller {
     let none: Box<RawValue> = RawValue::from_string("{}".to_owned()).unwrap_or_default();
     Caller {
         client: client(&container),

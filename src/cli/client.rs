@@ -1,4 +1,5 @@
-//! An HTTP client of the admin API, over the admin socket.
+//! The client of the admin API, over the admin socket: a method for each call, with the types of the
+//! server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,16 +11,24 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::net::UnixStream;
 
 use super::events::Events;
 use super::exit::{Failure, code};
 use super::unreachable;
-use crate::admin::{SandboxSettings, not_registered};
+use crate::admin::{
+    AcceptanceBody, Accepted, ContainerEntry, ContainerList, DefinitionBody, Done, ErrorBody,
+    ExplainRequest, Explanation, HealthBody, NamedTool, RegistrationBody, SandboxSettings,
+    not_registered,
+};
 
 /// The path of the registered containers.
-pub(super) const CONTAINERS: &str = "/internal/containers";
+const CONTAINERS: &str = "/internal/containers";
+/// The body of a request without one.
+const EMPTY: String = String::new();
 /// The default time limit, from connecting to the end of the response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limit on the attempts of a request that the admin API's rate limit denies with 429.
@@ -47,14 +56,87 @@ impl Client {
         Self { timeout, ..self }
     }
 
+    /// Registers a container, or extends its lease.
+    pub(super) async fn register(&self, body: &RegistrationBody) -> Result<Done, Failure> {
+        self.call(Method::POST, CONTAINERS, json(body)?).await
+    }
+
+    pub(super) async fn containers(&self) -> Result<ContainerList, Failure> {
+        self.call(Method::GET, CONTAINERS, EMPTY).await
+    }
+
+    pub(super) async fn container(&self, id: &str) -> Result<ContainerEntry, Failure> {
+        self.call(Method::GET, &container(id, ""), EMPTY).await
+    }
+
+    pub(super) async fn unregister(&self, id: &str) -> Result<Done, Failure> {
+        self.call(Method::DELETE, &container(id, ""), EMPTY).await
+    }
+
+    pub(super) async fn reset(&self, id: &str) -> Result<Done, Failure> {
+        self.call(Method::POST, &container(id, "/reset"), EMPTY)
+            .await
+    }
+
+    /// Sends a JSON-RPC request on behalf of a container, and returns the JSON-RPC response.
+    pub(super) async fn mcp(&self, id: &str, request: &Value) -> Result<Value, Failure> {
+        self.call(Method::POST, &container(id, "/mcp"), json(request)?)
+            .await
+    }
+
+    pub(super) async fn definition(&self, tool: &NamedTool) -> Result<DefinitionBody, Failure> {
+        self.call(Method::GET, &definition(tool), EMPTY).await
+    }
+
+    pub(super) async fn accept(
+        &self,
+        tool: &NamedTool,
+        body: &AcceptanceBody,
+    ) -> Result<Accepted, Failure> {
+        let path = format!("{}/accept", definition(tool));
+        self.call(Method::POST, &path, json(body)?).await
+    }
+
+    pub(super) async fn explain(&self, question: &ExplainRequest) -> Result<Explanation, Failure> {
+        self.call(Method::POST, "/internal/explain", json(question)?)
+            .await
+    }
+
+    /// The settings that a sandbox needs: the server's addresses, certificates and credentials.
+    pub(super) async fn sandbox(&self) -> Result<SandboxSettings, Failure> {
+        self.call(Method::GET, "/internal/sandbox", EMPTY).await
+    }
+
+    /// The health checks, also of a degraded server.
+    pub(super) async fn health(&self) -> Result<HealthBody, Failure> {
+        let request = request(Method::GET, "/internal/health", EMPTY)?;
+        let response = self.exchange(request).await?;
+        match response.status() {
+            StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE => typed(response),
+            _ => Err(failure(response)),
+        }
+    }
+
+    /// Opens the stream of flows as they end. There is no timeout.
+    pub(super) async fn flows(&self) -> Result<Events, Failure> {
+        let mut request = request(Method::GET, "/internal/flows", EMPTY)?;
+        let accept = HeaderValue::from_static("text/event-stream");
+        request.headers_mut().insert(ACCEPT, accept);
+        let response = self.send(request).await?;
+        match response.status() {
+            StatusCode::OK => Ok(Events::new(response.into_body())),
+            _ => Err(failure(self.read(response).await?)),
+        }
+    }
+
     /// Sends a request and returns the body of the response. Fails unless the status is 2xx. After
     /// status 429, tries again, up to [`ATTEMPTS`] attempts in all.
-    pub(super) async fn call(
+    async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
-        body: Option<&Value>,
-    ) -> Result<Value, Failure> {
+        body: String,
+    ) -> Result<T, Failure> {
         let request = request(method, path, body)?;
         let mut attempt = 1;
         loop {
@@ -65,58 +147,27 @@ impl Client {
                 continue;
             }
             return match response.status().is_success() {
-                true => Ok(response.into_body()),
-                false => Err(self.refused(path, &response).await),
+                true => typed(response),
+                false => Err(self.refused(path, response).await),
             };
         }
     }
 
     /// The failure of a request whose response has an error status. If the path names a container
     /// that is not registered, the failure lists the registered ones.
-    async fn refused(&self, path: &str, response: &Response<Value>) -> Failure {
-        let below = path
-            .strip_prefix(CONTAINERS)
-            .and_then(|path| path.strip_prefix('/'));
+    async fn refused(&self, path: &str, response: Response<Value>) -> Failure {
         if response.status() == StatusCode::NOT_FOUND
-            && let Some(id) = below.and_then(|below| below.split('/').next())
-            && let Ok(list) = self.get(CONTAINERS).await
-            && let Some(containers) = list.body().get("containers").and_then(Value::as_array)
+            && let Some(below) = path.strip_prefix(CONTAINERS)
+            && let Some(id) = below.split('/').nth(1)
+            && let Ok(list) = request(Method::GET, CONTAINERS, EMPTY)
+            && let Ok(list) = self.exchange(list).await
+            && let Ok(ContainerList { containers }) = typed(list)
         {
-            let ids = containers
-                .iter()
-                .filter_map(|container| container.get("container_id")?.as_str());
-            let ids: Vec<&str> = ids.collect();
-            return Failure::usage(not_registered(id, &ids));
+            let ids = containers.iter();
+            let ids = ids.map(|container| &container.registration.container_id);
+            return Failure::usage(not_registered(id, &ids.collect::<Vec<_>>()));
         }
         failure(response)
-    }
-
-    /// Queries the settings that a sandbox needs: the server's addresses, certificates and
-    /// credentials.
-    pub(super) async fn settings(&self) -> Result<SandboxSettings, Failure> {
-        let settings = self.call(Method::GET, "/internal/sandbox", None).await?;
-        serde_json::from_value(settings).map_err(|error| {
-            Failure::internal(format_args!(
-                "the server's answer cannot be read: {error}: does the server have another version than this command?"
-            ))
-        })
-    }
-
-    /// Sends a GET once, and returns a response of any status.
-    pub(super) async fn get(&self, path: &str) -> Result<Response<Value>, Failure> {
-        self.exchange(request(Method::GET, path, None)?).await
-    }
-
-    /// Opens a stream of server-sent events. There is no timeout. Fails unless the status is 200.
-    pub(super) async fn events(&self, path: &str) -> Result<Events, Failure> {
-        let mut request = request(Method::GET, path, None)?;
-        let accept = HeaderValue::from_static("text/event-stream");
-        request.headers_mut().insert(ACCEPT, accept);
-        let response = self.send(request).await?;
-        match response.status() {
-            StatusCode::OK => Ok(Events::new(response.into_body())),
-            _ => Err(failure(&self.read(response).await?)),
-        }
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Response<Value>, Failure> {
@@ -162,12 +213,11 @@ impl Client {
     }
 }
 
-fn request(
-    method: Method,
-    path: &str,
-    body: Option<&Value>,
-) -> Result<Request<Full<Bytes>>, Failure> {
-    let body = body.map(Value::to_string).unwrap_or_default();
+fn json(body: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string(body).map_err(Failure::internal)
+}
+
+fn request(method: Method, path: &str, body: String) -> Result<Request<Full<Bytes>>, Failure> {
     Request::builder()
         .method(method)
         .uri(path)
@@ -175,6 +225,28 @@ fn request(
         .header(CONTENT_TYPE, "application/json")
         .body(Full::from(body))
         .map_err(Failure::internal)
+}
+
+/// A path below a container.
+fn container(id: &str, below: &str) -> String {
+    format!("{CONTAINERS}/{id}{below}")
+}
+
+/// The path of a tool's definition.
+fn definition(NamedTool { server, tool }: &NamedTool) -> String {
+    let [server, tool] = [server, tool].map(|name| segment(name));
+    format!("/internal/mcp/definitions/{server}/{tool}")
+}
+
+/// Percent-encodes a text as one segment of a path.
+fn segment(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let bytes = text.bytes();
+    let encoded = bytes.map(|byte| match is_plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    });
+    encoded.collect()
 }
 
 /// Returns the time to wait before the next attempt: the time in `Retry-After`, but at most
@@ -187,12 +259,67 @@ fn wait_of(headers: &HeaderMap) -> Duration {
     Duration::from_secs(seconds.unwrap_or(1)).min(RESPONSE_TIMEOUT)
 }
 
+/// Reads the body of a response.
+fn typed<T: DeserializeOwned>(response: Response<Value>) -> Result<T, Failure> {
+    serde_json::from_value(response.into_body()).map_err(|error| {
+        Failure::internal(format_args!(
+            "the server's answer cannot be read: {error}: does the server have another version than this command?"
+        ))
+    })
+}
+
 /// The failure of a request whose response has an error status.
-fn failure(response: &Response<Value>) -> Failure {
-    let error = response.body().get("error").and_then(Value::as_str);
-    let message = error.map_or_else(|| response.body().to_string(), str::to_owned);
-    match response.status().is_client_error() {
+fn failure(response: Response<Value>) -> Failure {
+    let (head, body) = response.into_parts();
+    let message = match ErrorBody::deserialize(&body) {
+        Ok(ErrorBody { error, .. }) => error,
+        Err(_) => body.to_string(),
+    };
+    match head.status.is_client_error() {
         true => Failure::usage(message),
         false => Failure::internal(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn a_name_is_encoded_as_one_path_segment() {
+        assert_eq!(segment("get_weather-2"), "get_weather-2");
+        assert_eq!(segment("../a/b?c#é"), "%2E%2E%2Fa%2Fb%3Fc%23%C3%A9");
+    }
+
+    #[test]
+    fn a_response_of_another_form_is_refused() {
+        let incomplete = json!({"containers": [{"container_id": "c1", "repos": []}]});
+        each_row([json!({}), json!("x"), incomplete], |body| {
+            let failure = typed::<ContainerList>(Response::new(body)).unwrap_err();
+            assert_eq!(failure.code(), code::SOFTWARE);
+            assert!(format!("{failure:?}").contains("another version"));
+        });
+    }
+
+    #[test]
+    fn an_error_is_shown_with_its_sentence_or_else_as_received() {
+        let errors = json!({"error": "Not reloaded", "errors": ["x"]});
+        each_row(
+            [
+                (400, json!({"error": "Wrong"}), code::USAGE, "Wrong"),
+                (422, errors, code::USAGE, "Not reloaded"),
+                (500, json!({"error": "Broken"}), code::SOFTWARE, "Broken"),
+                (503, json!([1]), code::SOFTWARE, "[1]"),
+            ],
+            |(status, body, code, message)| {
+                let response = Response::builder().status(status).body(body).unwrap();
+                let failure = failure(response);
+                assert_eq!(failure.code(), code);
+                assert!(format!("{failure:?}").contains(message), "{failure:?}");
+            },
+        );
     }
 }

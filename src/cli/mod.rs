@@ -24,8 +24,7 @@ use std::path::{Path, PathBuf};
 
 use addons::contract::ContainerId;
 use clap::{Args, Parser, Subcommand};
-use http::Method;
-use serde_json::Value;
+use serde::Serialize;
 
 use crate::config::{self, Config, DEV_STATE, Profile};
 use crate::mcp::policy::Bundles;
@@ -270,23 +269,15 @@ pub struct Output {
 }
 
 impl Output {
-    fn print(&self, response: &Value, lines: impl FnOnce(&Value) -> String) -> Result<(), Failure> {
+    fn print<T: Serialize>(
+        &self,
+        response: &T,
+        lines: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
         match self.json {
-            true => print(response),
+            true => print(serde_json::to_string(response).map_err(Failure::internal)?),
             false => print(lines(response)),
         }
-    }
-
-    /// Sends a request to the server, and prints the response.
-    async fn call(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-        lines: impl FnOnce(&Value) -> String,
-    ) -> Result<(), Failure> {
-        let response = self.target.client().call(method, path, body).await?;
-        self.print(&response, lines)
     }
 }
 

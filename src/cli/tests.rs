@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use addons::contract::RpcError;
+use addons::contract::{BoxFuture, RpcError};
 use clap::CommandFactory;
 use serde_json::value::RawValue;
 use testkit::{each_row, each_row_async};
@@ -8,9 +8,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::admin::{
-    AdminState, Check, ExplainStep, Explanation, Health, NamedTool, SandboxSettings, StepVerdict,
+    AdminState, Check, ControlPlane, ExplainRequest, Explanation, Health, NamedTool, OperatorAct,
+    OperatorRequest, SandboxSettings,
 };
-use crate::mcp::{AcceptError, Digests};
+use crate::mcp::{AcceptError, Digests, Outcome};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
 use crate::telemetry::FlowLog;
@@ -206,71 +207,81 @@ async fn exit_code(line: &str, directory: &Path) -> u8 {
     }
 }
 
+/// The health check fails while two or more containers are registered. `explain` allows every
+/// request, MCP requests other than `tools/list` are denied, and only tools named `read` can be
+/// accepted.
+struct Control(Arc<Registry>);
+
+impl ControlPlane for Control {
+    fn health(&self) -> Health {
+        Health(vec![Check {
+            name: "registry_accessible",
+            ok: self.0.count() < 2,
+            critical: true,
+        }])
+    }
+
+    fn reload(&self) -> Result<(), Vec<String>> {
+        Ok(())
+    }
+
+    fn sandbox(&self) -> SandboxSettings {
+        SandboxSettings::default()
+    }
+
+    fn explain(&self, _: ExplainRequest) -> BoxFuture<'_, Result<Explanation, String>> {
+        let explanation = Explanation {
+            allowed: true,
+            steps: Vec::new(),
+        };
+        Box::pin(async { Ok(explanation) })
+    }
+
+    fn mcp(&self, request: OperatorRequest) -> BoxFuture<'_, Outcome> {
+        let outcome = match &*request.method {
+            "tools/list" => Ok(r#"{"tools":[{"name":"kb_read"}]}"#),
+            _ => Err(RpcError {
+                code: -32951,
+                message: "policy_denied_continue".into(),
+                data: None,
+            }),
+        };
+        let outcome = outcome.map(|result| RawValue::from_string(result.into()).unwrap());
+        Box::pin(async { outcome })
+    }
+
+    fn audit(&self, _: OperatorAct) {}
+
+    fn definition(&self, NamedTool { server, tool }: NamedTool) -> Result<Digests, AcceptError> {
+        match tool.as_str() {
+            "read" => Ok(Digests {
+                accepted: "0a".into(),
+                changed: Some("0b".into()),
+            }),
+            _ => Err(AcceptError::Unknown { server, tool }),
+        }
+    }
+
+    fn accept_definition(
+        &self,
+        _: NamedTool,
+        digest: Option<String>,
+    ) -> Result<String, AcceptError> {
+        assert_eq!(digest.as_deref(), Some("0b"));
+        Ok("0b".into())
+    }
+}
+
 /// Serves the admin API at `api.sock` in the directory, with a real registry, until the returned
-/// token is cancelled. The health check fails while two or more containers are registered.
-/// `explain` allows every request, MCP requests other than `tools/list` are denied, and only tools
-/// named `read` can be accepted.
+/// token is cancelled.
 fn serve(directory: &Path) -> CancellationToken {
     let registry = Registry::open(SqliteStore::new(directory.join(FILE_NAME)), directory);
-    let checked = Arc::clone(&registry);
     let state = AdminState {
+        control: Arc::new(Control(Arc::clone(&registry))),
         registry,
         admin_uids: Vec::new(),
-        health: Arc::new(move || {
-            Health(vec![Check {
-                name: "registry_accessible",
-                ok: checked.count() < 2,
-                critical: true,
-            }])
-        }),
         metrics: prometheus::Registry::new(),
         flows: Arc::new(FlowLog::new(&prometheus::Registry::new()).unwrap()),
-        reload: Arc::new(|()| Box::pin(async { Ok(()) })),
-        sandbox: Arc::new(SandboxSettings::default),
-        explain: Arc::new(|_| {
-            Box::pin(async {
-                let step = ExplainStep {
-                    addon: "identity".into(),
-                    verdict: StepVerdict::Passes,
-                    notes: Vec::new(),
-                    code: None,
-                    sentence: None,
-                    rule: None,
-                    edit: None,
-                };
-                Ok(Explanation {
-                    allowed: true,
-                    steps: vec![step],
-                })
-            })
-        }),
-        mcp: Arc::new(|request| {
-            let outcome = match &*request.method {
-                "tools/list" => Ok(r#"{"tools":[{"name":"kb_read"}]}"#),
-                _ => Err(RpcError {
-                    code: -32951,
-                    message: "policy_denied_continue".into(),
-                    data: None,
-                }),
-            };
-            let outcome = outcome.map(|result| RawValue::from_string(result.into()).unwrap());
-            Box::pin(async { outcome })
-        }),
-        acts: Arc::new(|_| {}),
-        definition: Arc::new(|NamedTool { server, tool }| {
-            let digests = match tool.as_str() {
-                "read" => Ok(Digests {
-                    accepted: "0a".into(),
-                    changed: Some("0b".into()),
-                }),
-                _ => Err(AcceptError::Unknown { server, tool }),
-            };
-            Box::pin(async { digests })
-        }),
-        accept_definition: Arc::new(|acceptance| {
-            assert_eq!(acceptance.digest.as_deref(), Some("0b"));
-            Box::pin(async { Ok("0b".into()) })
-        }),
     };
     let shutdown = CancellationToken::new();
     let listener = crate::admin::bind(&directory.join("api.sock"), 0o600).unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use addons::contract::{
-    Addon, Client, Containers, Endpoint, FlowStart, Host, Kind, Outcome, Scheme, Subject,
+    Addon, BoxFuture, Client, Containers, Endpoint, FlowStart, Host, Kind, Outcome, Scheme, Subject,
 };
 use addons::observe::{Audit, AuditSettings};
 use bytes::Bytes;
@@ -24,11 +24,11 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use unified_proxy::admin::{
-    self, Acceptance, ActiveCredential, AdminState, Check, Explanation, Health, NamedTool,
-    SandboxSettings,
+    self, ActiveCredential, AdminState, Check, ControlPlane, ExplainRequest, Explanation, Health,
+    NamedTool, OperatorAct, OperatorRequest, SandboxSettings,
 };
 use unified_proxy::config::AuditConfig;
-use unified_proxy::mcp::{AcceptError, Digests};
+use unified_proxy::mcp::{AcceptError, Digests, Outcome as RpcOutcome};
 use unified_proxy::registry::Registry;
 use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
 use unified_proxy::telemetry::{AuditLog, HealthFlag};
@@ -117,59 +117,11 @@ impl Server {
         let state = AdminState {
             registry: Arc::clone(&registry),
             admin_uids: Vec::new(),
-            health: health(&registry, &dns),
             metrics,
             flows: log.flow_log(),
-            reload: Arc::new(|()| Box::pin(async { Err(vec!["policy.yaml:3:1: bad".into()]) })),
-            sandbox: Arc::new(settings),
-            explain: Arc::new(|question| {
-                Box::pin(async move {
-                    match question.container.as_str() {
-                        "c1" => Ok(Explanation {
-                            allowed: true,
-                            steps: Vec::new(),
-                        }),
-                        _ => Err("Container not found".into()),
-                    }
-                })
-            }),
-            mcp: Arc::new(|request| {
-                let said = json!({
-                    "container": request.container.id.as_str(),
-                    "method": &*request.method,
-                    "params": request.params,
-                });
-                Box::pin(async move { Ok(to_raw_value(&said).unwrap()) })
-            }),
-            acts: Arc::new(|_| {}),
-            definition: Arc::new(|NamedTool { server, tool }| {
-                let changed = match tool.as_str() {
-                    "read/all" => Some(DIGEST.to_owned()),
-                    _ => None,
-                };
-                let digests = match tool.as_str() {
-                    "none" => Err(AcceptError::Unknown { server, tool }),
-                    _ => Ok(Digests {
-                        accepted: "old".to_owned(),
-                        changed,
-                    }),
-                };
-                Box::pin(async { digests })
-            }),
-            accept_definition: Arc::new(|Acceptance { tool, digest }| {
-                let NamedTool { server, tool } = tool;
-                let digest = digest.unwrap_or_else(|| DIGEST.to_owned());
-                let accepted = match tool.as_str() {
-                    "read/all" if digest == DIGEST => Ok(digest),
-                    "read/all" => Err(AcceptError::Superseded {
-                        server,
-                        tool,
-                        digest: DIGEST.to_owned(),
-                    }),
-                    "same" => Err(AcceptError::Unchanged { server, tool }),
-                    _ => Err(AcceptError::Unknown { server, tool }),
-                };
-                Box::pin(async { accepted })
+            control: Arc::new(Control {
+                registry: Arc::clone(&registry),
+                dns: Arc::clone(&dns),
             }),
         };
         let shutdown = CancellationToken::new();
@@ -219,20 +171,82 @@ impl Server {
     }
 }
 
-fn health(
-    registry: &Arc<Registry>,
-    dns: &Arc<AtomicBool>,
-) -> Arc<dyn Fn() -> Health + Send + Sync> {
-    let (registry, dns) = (Arc::clone(registry), Arc::clone(dns));
-    Arc::new(move || {
+/// Tools named `same` have not changed, tools named `none` are unknown.
+struct Control {
+    registry: Arc<Registry>,
+    dns: Arc<AtomicBool>,
+}
+
+impl ControlPlane for Control {
+    fn health(&self) -> Health {
         let check = |name, ok, critical| Check { name, ok, critical };
         Health(vec![
             check("proxy_listening", true, true),
-            check("dns_listening", dns.load(Ordering::Relaxed), true),
-            check("registry_accessible", registry.available(), true),
+            check("dns_listening", self.dns.load(Ordering::Relaxed), true),
+            check("registry_accessible", self.registry.available(), true),
             check("audit_writable", false, false),
         ])
-    })
+    }
+
+    fn reload(&self) -> Result<(), Vec<String>> {
+        Err(vec!["policy.yaml:3:1: bad".into()])
+    }
+
+    fn sandbox(&self) -> SandboxSettings {
+        settings()
+    }
+
+    fn explain(&self, question: ExplainRequest) -> BoxFuture<'_, Result<Explanation, String>> {
+        let explained = match question.container.as_str() {
+            "c1" => Ok(Explanation {
+                allowed: true,
+                steps: Vec::new(),
+            }),
+            _ => Err("Container not found".into()),
+        };
+        Box::pin(async { explained })
+    }
+
+    fn mcp(&self, request: OperatorRequest) -> BoxFuture<'_, RpcOutcome> {
+        let said = json!({
+            "container": request.container.id.as_str(),
+            "method": &*request.method,
+            "params": request.params,
+        });
+        Box::pin(async move { Ok(to_raw_value(&said).unwrap()) })
+    }
+
+    fn audit(&self, _: OperatorAct) {}
+
+    fn definition(&self, NamedTool { server, tool }: NamedTool) -> Result<Digests, AcceptError> {
+        let changed = match tool.as_str() {
+            "none" => return Err(AcceptError::Unknown { server, tool }),
+            "read/all" => Some(DIGEST.to_owned()),
+            _ => None,
+        };
+        Ok(Digests {
+            accepted: "old".to_owned(),
+            changed,
+        })
+    }
+
+    fn accept_definition(
+        &self,
+        NamedTool { server, tool }: NamedTool,
+        digest: Option<String>,
+    ) -> Result<String, AcceptError> {
+        let digest = digest.unwrap_or_else(|| DIGEST.to_owned());
+        match tool.as_str() {
+            "read/all" if digest == DIGEST => Ok(digest),
+            "read/all" => Err(AcceptError::Superseded {
+                server,
+                tool,
+                digest: DIGEST.to_owned(),
+            }),
+            "same" => Err(AcceptError::Unchanged { server, tool }),
+            _ => Err(AcceptError::Unknown { server, tool }),
+        }
+    }
 }
 
 const CONTAINERS: &str = "/internal/containers";

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::settings::{Injected, OverrideRule};
 use super::shapes::{InputSchema, are_arrays, declare};
 use crate::contract::Denial;
-use crate::raw_json::{Node, same_name};
+use crate::json::{Node, same_name};
 
 impl OverrideRule {
     /// Removes the hidden fields from the arguments and sets the defaults. `schema` is the tool's

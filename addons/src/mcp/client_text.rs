@@ -6,7 +6,7 @@ use super::denials::{DENY_CONTINUE, Target};
 use super::policies::check_latch;
 use super::ruling::record;
 use crate::contract::{Container, Flow, Frame, FrameKind, Verdict};
-use crate::raw_json::Members;
+use crate::json::Members;
 
 /// Whether a client's request or notification may carry text of the client: true for every method
 /// that is not listed here. Methods are compared exactly, since an extension may define any other

@@ -19,7 +19,7 @@ use crate::contract::{
     Code, Container, Definition, Denial, Direction, Flow, Frame, FrameBody, FrameKind, Level,
     RpcOutcome, Standing, Verdict,
 };
-use crate::raw_json::Members;
+use crate::json::Members;
 
 /// The longest params that are read on the connection's thread, in bytes. Reading them takes less
 /// than 1 ms. Longer params are read on a blocking thread.

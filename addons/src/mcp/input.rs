@@ -11,7 +11,7 @@ use super::denials::Target;
 use crate::contract::{
     Annotations, Container, Denial, Direction, Flow, McpSession, PolicyInput, RpcError, RpcOutcome,
 };
-use crate::raw_json::{Members, ObjectText};
+use crate::json::{Members, ObjectText};
 
 /// One message as the input of a policy.
 pub(super) struct Question<'q> {

@@ -11,7 +11,7 @@ use super::call::raw;
 use super::denials::Target;
 use super::input::Question;
 use crate::contract::{Container, Denial, Direction, Flow, Frame, FrameBody, RpcError, Verdict};
-use crate::raw_json::{Members, ObjectText, RawJsonError};
+use crate::json::{Members, ObjectText, RawJsonError};
 
 /// The methods that an input request may have (2026-07-28).
 const INPUT_REQUEST_METHODS: [&str; 3] = [ELICITATION, "sampling/createMessage", "roots/list"];

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::denials::{ALLOW, ASK, DENY_ABORT, DENY_CONTINUE, REDACT, cut};
 use crate::contract::{Decision, Effect, Flow};
-use crate::strict_json;
+use crate::json::strict;
 
 /// The strictest of several decisions.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ pub(super) fn strictness(decision: &str) -> usize {
 /// Whether a replacement is an object that all JSON parsers read alike.
 pub(super) fn is_replacement(modified: &RawValue) -> bool {
     let text = modified.get();
-    text.starts_with('{') && strict_json::check_at_most(usize::MAX, text.as_bytes()).is_ok()
+    text.starts_with('{') && strict::check_at_most(usize::MAX, text.as_bytes()).is_ok()
 }
 
 /// Records a decision and its reason, which may be empty, for the audit. Does nothing if the flow

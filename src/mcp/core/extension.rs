@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use addons::json::Members;
 use addons::mcp::ServerSettings;
-use addons::raw_json::Members;
 
 use super::target::Target;
 use super::{ClientRequest, Core, Outcome, method_not_found};

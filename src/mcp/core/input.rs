@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use addons::contract::RpcError;
+use addons::json::{Members, ObjectText};
 use addons::mcp::MAX_INPUT_REQUESTS;
-use addons::raw_json::{Members, ObjectText};
 use futures_util::future::join_all;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;

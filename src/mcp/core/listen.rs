@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{Direction, Frame};
-use addons::raw_json::Members;
+use addons::json::Members;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::watch;

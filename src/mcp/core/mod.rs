@@ -45,8 +45,8 @@ mod tests;
 use std::sync::{Arc, Weak};
 
 use addons::contract::{Chain, Denial, LiveFlow, McpSession, McpSubject, RpcError};
+use addons::json::Members;
 use addons::mcp::{McpMetrics, McpSettings};
-use addons::raw_json::Members;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;

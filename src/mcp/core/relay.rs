@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use addons::contract::{BoxFuture, Chain, Definition, Direction, Frame, LiveFlow, RpcError};
-use addons::raw_json::Members;
+use addons::json::Members;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc::error::TrySendError, oneshot};
 

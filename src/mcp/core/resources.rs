@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{Container, Denial, RpcError, run_on};
+use addons::json::Members;
 use addons::mcp::ServerSettings;
-use addons::raw_json::Members;
 use serde_json::value::RawValue;
 
 use super::super::error::{INVALID_PARAMS, SERVER_ERROR};

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use addons::contract::{BoxFuture, Container, Direction, Frame};
-use addons::raw_json::Members;
+use addons::json::Members;
 use serde_json::value::RawValue;
 
 use super::attached::Attached;

@@ -173,7 +173,7 @@ fn manifest(text: &str) -> Result<Manifest, String> {
 
 /// Parses JSON. Refuses repeated keys, since parsers differ in which of the values counts.
 fn json(text: &str) -> Result<Value, String> {
-    addons::strict_json::parse(text.as_bytes()).map_err(|error| error.to_string())
+    addons::json::strict::parse(text.as_bytes()).map_err(|error| error.to_string())
 }
 
 /// Merges `from` into `into`. Fails with the path of a value that both define.

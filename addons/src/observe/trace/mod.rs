@@ -14,7 +14,7 @@ use super::line::AuditLine;
 use crate::contract::{
     Addon, Direction, Flow, Frame, FrameBody, Order, Outcome, Request, Step, names,
 };
-use crate::raw_json::Members;
+use crate::json::Members;
 
 pub use collector::Collector;
 pub use export::Traces;

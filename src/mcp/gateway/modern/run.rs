@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use addons::raw_json::Members;
+use addons::json::Members;
 use bytes::Bytes;
 use futures_util::stream::unfold;
 use serde_json::value::RawValue;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::Denial;
-use addons::raw_json::{Members, Node, canonical, sha256_hex};
+use addons::json::{Members, Node, canonical, sha256_hex};
 use parking_lot::Mutex;
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -5,7 +5,7 @@ use testkit::{each_row, each_row_async};
 
 use super::*;
 use crate::fixtures::{processor_time, run};
-use crate::raw_json::Node;
+use crate::json::Node;
 
 fn rule(hide: &[&str], defaults: &[(&str, Value)]) -> OverrideRule {
     OverrideRule {

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use super::cursor::{self, Cursor};
+use super::strict::MAX_NESTING;
 use super::{RawJsonError, refuse_duplicates, write_string};
-use crate::strict_json::MAX_NESTING;
 
 /// One value. A scalar that was read is the received text.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,12 +1,14 @@
 //! Reads and edits JSON in the received text, so that number forms, key order and unknown members
 //! are preserved.
 //!
-//! A [`RawValue`] is valid JSON, so its text is not validated again. Reading takes linear time in
-//! the length of the text.
+//! There are two readers: [`strict`] checks bytes of any content, and the others walk the text of a
+//! [`RawValue`], which is valid JSON and would otherwise be validated again at each look-up. Reading
+//! takes linear time in the length of the text.
 
 mod canonical;
 mod cursor;
 mod node;
+pub mod strict;
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -16,6 +18,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use cursor::Cursor;
+use strict::MAX_NESTING;
 
 pub use canonical::{canonical, sha256_hex};
 pub use node::Node;
@@ -29,8 +32,8 @@ pub enum RawJsonError {
     /// An object has a key twice. Which value counts depends on the parser.
     #[error("duplicate key in an object")]
     DuplicateKey,
-    /// Nested deeper than [`MAX_NESTING`](crate::strict_json::MAX_NESTING).
-    #[error("it is nested more than {max} levels deep", max = crate::strict_json::MAX_NESTING)]
+    /// Nested deeper than [`MAX_NESTING`].
+    #[error("it is nested more than {MAX_NESTING} levels deep")]
     TooDeep,
     /// A key has an unpaired surrogate.
     #[error("a key has an unpaired surrogate")]

@@ -11,7 +11,7 @@ use std::fmt;
 
 use memchr::memchr2;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use smallvec::SmallVec;
 use thiserror::Error;
 
@@ -35,16 +35,11 @@ pub enum StrictJsonError {
     Malformed(String),
 }
 
-/// Parses a text that is exactly one value.
+/// Parses a text that is exactly one value. The tree of a short text such as `0` takes far more
+/// memory than the text: [`count_values`] bounds both memory and time.
 pub fn parse(bytes: &[u8]) -> Result<Value, StrictJsonError> {
-    parse_at_most(usize::MAX, bytes)
-}
-
-/// Parses a text of at most `most` values. The limit bounds memory and time: the parsed value of a
-/// short text such as `0` takes far more memory than the text.
-pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError> {
-    let (text, _) = text_at_most(most, bytes)?;
-    whole(text, Strict)
+    let text = check_at_most(usize::MAX, bytes)?;
+    serde_json::from_str(text).map_err(malformed)
 }
 
 /// Checks, without building a tree, that a text is not ambiguous and has at most `most` values.
@@ -52,22 +47,19 @@ pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError
 pub fn check_at_most(most: usize, bytes: &[u8]) -> Result<&str, StrictJsonError> {
     let text = utf8(bytes)?;
     let left = Cell::new(Some(most));
-    match whole(text, UniqueKeys { left: &left }) {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let checked = UniqueKeys { left: &left }.deserialize(&mut deserializer);
+    match checked.and_then(|()| deserializer.end()) {
         Err(_) if left.get().is_none() => Err(StrictJsonError::TooMany(most)),
-        checked => checked.map(|()| text),
+        checked => checked.map(|()| text).map_err(malformed),
     }
 }
 
-/// Counts the values of a text without parsing it. The count is never lower than a parser's.
-/// Refuses a text that is not UTF-8, is nested too deep or has more than `most` values.
+/// Counts the values of a text without parsing it: one, plus the commas and opening brackets outside
+/// strings, which is never lower than a parser's count. Refuses a text that is not UTF-8, is nested
+/// too deep or has more than `most` values. Does not check whether brackets match.
 pub fn count_values(most: usize, bytes: &[u8]) -> Result<usize, StrictJsonError> {
-    text_at_most(most, bytes).map(|(_, values)| values)
-}
-
-/// The bytes as a text, and an upper bound on the number of values: one, plus the commas and
-/// opening brackets outside strings. Does not check whether brackets match.
-fn text_at_most(most: usize, bytes: &[u8]) -> Result<(&str, usize), StrictJsonError> {
-    let text = utf8(bytes)?;
+    utf8(bytes)?;
     let (mut depth, mut nesting, mut values) = (0_usize, 0, 1);
     let mut rest = bytes;
     while let Some((byte, behind)) = rest.split_first() {
@@ -90,27 +82,22 @@ fn text_at_most(most: usize, bytes: &[u8]) -> Result<(&str, usize), StrictJsonEr
     if values > most {
         return Err(StrictJsonError::TooMany(most));
     }
-    Ok((text, values))
+    Ok(values)
 }
 
 fn utf8(bytes: &[u8]) -> Result<&str, StrictJsonError> {
     std::str::from_utf8(bytes).map_err(|_| StrictJsonError::NotUtf8)
 }
 
-/// Reads a text that is exactly one value.
-fn whole<'t, S: DeserializeSeed<'t>>(text: &'t str, seed: S) -> Result<S::Value, StrictJsonError> {
-    let malformed = |error: serde_json::Error| match error.to_string() {
+fn malformed(error: serde_json::Error) -> StrictJsonError {
+    match error.to_string() {
         error if error.starts_with("recursion limit exceeded") => StrictJsonError::TooDeep,
         error => StrictJsonError::Malformed(error),
-    };
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = seed.deserialize(&mut deserializer).map_err(malformed)?;
-    deserializer.end().map_err(malformed)?;
-    Ok(value)
+    }
 }
 
 /// The text after a string whose opening quote was read; empty if the string has no end.
-pub(crate) fn after_string(mut rest: &[u8]) -> &[u8] {
+pub(super) fn after_string(mut rest: &[u8]) -> &[u8] {
     while let Some(at) = memchr2(b'"', b'\\', rest) {
         // A backslash escapes the byte after it.
         let taken = if rest.get(at) == Some(&b'"') { 1 } else { 2 };
@@ -120,69 +107,6 @@ pub(crate) fn after_string(mut rest: &[u8]) -> &[u8] {
         }
     }
     &[]
-}
-
-/// Deserializes a value as [`Value`] does, but refuses duplicate and reserved keys.
-struct Strict;
-
-impl<'de> DeserializeSeed<'de> for Strict {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Strict {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut list = Vec::new();
-        while let Some(item) = items.next_element_seed(Strict)? {
-            list.push(item);
-        }
-        Ok(Value::Array(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let mut object = Map::new();
-        while let Some(key) = members.next_key::<String>()? {
-            refuse_private(&key)?;
-            let value = members.next_value_seed(Strict)?;
-            if object.insert(key, value).is_some() {
-                return Err(A::Error::custom("duplicate key in an object"));
-            }
-        }
-        Ok(Value::Object(object))
-    }
 }
 
 /// The prefix of keys that `serde_json` reserves. It deserializes an object with such a key as the
@@ -196,7 +120,7 @@ fn refuse_private<E: serde::de::Error>(key: &str) -> Result<(), E> {
     Ok(())
 }
 
-/// Checks a value as [`Strict`] does, but stores only the keys of the objects that have not ended.
+/// Refuses duplicate and reserved keys. Stores only the keys of the objects that have not ended.
 #[derive(Clone, Copy)]
 struct UniqueKeys<'c> {
     /// How many more values are permitted; `None` once there were too many.
@@ -317,6 +241,7 @@ mod tests {
     use testkit::each_row;
 
     use super::*;
+    use crate::json::{Node, RawJsonError};
 
     #[test]
     fn unambiguous_json_is_read() {
@@ -362,8 +287,6 @@ mod tests {
             ],
             |text| {
                 assert!(parse(text).is_err(), "{}", String::from_utf8_lossy(text));
-                let checked = check_at_most(99, text);
-                assert!(checked.is_err(), "{}", String::from_utf8_lossy(text));
             },
         );
     }
@@ -391,19 +314,24 @@ mod tests {
     #[test]
     fn a_text_with_too_many_values_is_refused() {
         let text = b"{\"a\":[1,2,3],\"b,[{\":4}";
-        assert!(parse_at_most(6, text).is_ok());
-        assert_eq!(parse_at_most(5, text), Err(StrictJsonError::TooMany(5)));
+        assert_eq!(count_values(6, text), Ok(6));
+        assert_eq!(count_values(5, text), Err(StrictJsonError::TooMany(5)));
         assert!(check_at_most(6, text).is_ok());
         assert_eq!(check_at_most(5, text), Err(StrictJsonError::TooMany(5)));
     }
 
     proptest! {
         #[test]
-        fn serde_json_parses_accepted_text_to_the_same_value(text in "[\\[\\]{}\":,a0-2 \\\\]{0,24}") {
-            let checked = check_at_most(99, text.as_bytes());
-            prop_assert_eq!(parse(text.as_bytes()).is_ok(), checked.is_ok());
-            if let Ok(value) = parse(text.as_bytes()) {
-                prop_assert_eq!(Some(value), serde_json::from_str(&text).ok());
+        fn an_accepted_text_is_the_same_value_to_every_reader(text in "[\\[\\]{}\":,a0-2 \\\\]{0,24}") {
+            let strict = parse(text.as_bytes());
+            let lenient = serde_json::from_str::<Value>(&text);
+            if let Ok(value) = &strict {
+                let tree = Node::parse(&text).unwrap().to_json();
+                let reread: Value = serde_json::from_str(&tree).unwrap();
+                prop_assert_eq!(value, &reread);
+                prop_assert!(count_values(usize::MAX, text.as_bytes()).is_ok());
+            } else if lenient.is_ok() {
+                prop_assert_eq!(Node::parse(&text).err(), Some(RawJsonError::DuplicateKey));
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::RawJsonError;
-use crate::strict_json::after_string;
+use super::strict::after_string;
 
 /// A position in a JSON text. At the end of the text, [`skip_value`](Self::skip_value) returns an
 /// empty value and [`take`](Self::take) reports any closing bracket as consumed, so that every loop
