@@ -6,8 +6,10 @@
 //! handlers; [`ControlPlane`] has the operations of the server that they call.
 
 mod act;
+mod approvals;
 mod containers;
 mod error;
+mod grants;
 mod json;
 mod listed;
 mod mcp;
@@ -24,13 +26,16 @@ use std::time::Duration;
 use addons::contract::BoxFuture;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::{get, post};
+use axum::http::{HeaderMap, header};
+use axum::routing::{delete, get, post};
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 pub use act::OperatorAct;
+pub use approvals::{Approval, ApprovalList, ApproveBody, DenyBody};
 pub use containers::{ContainerList, Done};
 pub use error::ErrorBody;
+pub use grants::{GrantBody, GrantEntry, GrantList};
 pub use listed::{listed, not_registered};
 pub use mcp::{AcceptanceBody, Accepted, DefinitionBody, NamedTool, OperatorRequest};
 pub use registration::{FieldError, parse_registration, repo_name};
@@ -45,6 +50,7 @@ use error::ApiError;
 use socket::{Peer, Peers};
 use write_limit::WriteLimit;
 
+use crate::approvals::Ledger;
 use crate::mcp::{AcceptError, Digests, Outcome};
 use crate::registry::Registry;
 use crate::telemetry::FlowLog;
@@ -61,6 +67,8 @@ pub struct AdminState {
     pub admin_uids: Vec<u32>,
     pub metrics: prometheus::Registry,
     pub flows: Arc<FlowLog>,
+    /// The questions that operators decide, and the grants.
+    pub approvals: Arc<Ledger>,
     pub control: Arc<dyn ControlPlane>,
 }
 
@@ -142,6 +150,13 @@ fn router(api: Arc<Api>) -> Router {
             "/internal/mcp/definitions/{server}/{tool}/accept",
             post(mcp::accept),
         )
+        .route("/internal/approvals", get(approvals::list))
+        .route("/internal/approvals/{id}", get(approvals::show))
+        .route("/internal/approvals/{id}/approve", post(approvals::approve))
+        .route("/internal/approvals/{id}/deny", post(approvals::deny))
+        .route("/internal/approvals/{id}/forget", post(approvals::forget))
+        .route("/internal/grants", get(grants::list).post(grants::add))
+        .route("/internal/grants/{id}", delete(grants::revoke))
         .route("/internal/health", get(status::health))
         .route("/internal/metrics", get(status::metrics))
         .route("/internal/flows", get(status::flows))
@@ -153,4 +168,11 @@ fn router(api: Arc<Api>) -> Router {
         .method_not_allowed_fallback(async || ApiError::WrongMethod)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(api)
+}
+
+/// Whether a client asks for a live stream instead of a list.
+fn wants_events(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT);
+    let accept = accept.and_then(|accept| std::str::from_utf8(accept.as_bytes()).ok());
+    accept.is_some_and(|accept| accept.contains("text/event-stream"))
 }

@@ -18,7 +18,7 @@ use tokio::sync::broadcast::error::RecvError;
 use utoipa::{OpenApi, ToSchema};
 
 use super::error::{ApiError, ErrorBody};
-use super::{Api, containers, json, mcp, sandbox};
+use super::{Api, approvals, containers, grants, json, mcp, sandbox};
 
 /// The result of one health check.
 #[derive(Clone, Debug)]
@@ -178,13 +178,7 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Api
     )))
 )]
 pub(super) async fn flows(State(api): State<Arc<Api>>, headers: HeaderMap) -> Response {
-    let accept = headers
-        .get(header::ACCEPT)
-        .map(header::HeaderValue::as_bytes);
-    let wants_stream = accept
-        .and_then(|accept| std::str::from_utf8(accept).ok())
-        .is_some_and(|accept| accept.contains("text/event-stream"));
-    if wants_stream {
+    if super::wants_events(&headers) {
         return live_flows(&api);
     }
     let mut body = b"{\"flows\":".to_vec();
@@ -269,6 +263,14 @@ pub(super) async fn openapi() -> Json<utoipa::openapi::OpenApi> {
         mcp::request,
         mcp::definition,
         mcp::accept,
+        approvals::list,
+        approvals::show,
+        approvals::approve,
+        approvals::deny,
+        approvals::forget,
+        grants::list,
+        grants::add,
+        grants::revoke,
         health,
         metrics,
         flows,

@@ -30,10 +30,10 @@ use tokio_util::task::TaskTracker;
 pub use dev::DevOptions;
 pub use failure::Failure;
 pub use private::{PrivateStart, run_private};
-pub use private_options::PrivateOptions;
+pub use private_options::{PrivateOptions, socket_in};
 
 use crate::admin::{self, AdminState};
-use crate::approvals::Ledger;
+use crate::approvals::{ApprovalMetrics, Ledger, Notifier};
 use crate::config::{Config, DEV_STATE, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
@@ -133,6 +133,8 @@ struct App {
     snapshots: Arc<SnapshotStore>,
     questions: Arc<dns::Service>,
     operator: Operator,
+    approval_metrics: ApprovalMetrics,
+    notifier: Notifier,
     admin_uids: Vec<u32>,
     _data_dir: DataDir,
 }
@@ -150,10 +152,12 @@ impl App {
         let registry = Registry::open(SqliteStore::new(proxy.data_dir.join(FILE_NAME)), socket_dir);
         let ledger = approvals::open(&proxy.data_dir).map_err(internal)?;
         let metrics = prometheus::Registry::new();
+        let approval_metrics = ApprovalMetrics::new(&metrics).map_err(internal)?;
         let audit = HealthFlag::default();
         let log =
             AuditLog::start(proxy.audit.clone(), audit.clone(), &metrics).map_err(internal)?;
         let client = Arc::new(OutboundClient::default());
+        let notifier = Notifier::new(Arc::clone(&client) as _, &metrics).map_err(internal)?;
         let outside = SystemPorts {
             outbound: Arc::clone(&client) as _,
             files: Arc::new(FilesOnDisk),
@@ -240,6 +244,8 @@ impl App {
             snapshots,
             questions,
             operator,
+            approval_metrics,
+            notifier,
             admin_uids: proxy.admin_uids.clone(),
             _data_dir: data_dir,
         }))
@@ -289,6 +295,12 @@ impl App {
             Arc::clone(&self.registry),
             shutdown.clone(),
         ));
+        let metrics = self.approval_metrics.clone();
+        tasks.spawn(metrics.follow(Arc::clone(&self.ledger), shutdown.clone()));
+        let snapshots = Arc::clone(&self.snapshots);
+        let targets = move || snapshots.current().config.proxy.approvals.notify.clone();
+        let notifier = self.notifier.clone();
+        tasks.spawn(notifier.follow(Arc::clone(&self.ledger), targets, shutdown.clone()));
         tasks.spawn(tick_audit(self.addons.clone(), shutdown.clone()));
         tasks.spawn(free_idle(self.addons.clone(), shutdown.clone()));
         tasks.spawn(refresh_ca(Arc::clone(&self.engine), shutdown.clone()));
@@ -298,6 +310,7 @@ impl App {
             admin_uids: self.admin_uids.clone(),
             metrics: self.metrics.clone(),
             flows: self.log.flow_log(),
+            approvals: Arc::clone(&self.ledger),
             control: Arc::clone(&self) as _,
         };
         tasks.spawn(admin::serve(listeners.admin, state, shutdown.clone()));

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::explain::{client, find, report};
 use crate::admin::{ExplainRequest, Explanation, OperatorAct, listed};
+use crate::approvals::Scope;
 use crate::mcp::{Caller, Core, DefinitionFile, Version};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
@@ -36,7 +37,18 @@ pub fn audit(audit: &Audit, act: OperatorAct) {
     let mut start = FlowStart::new(Kind::Mcp, Default::default(), subject, None);
     start.principal = act.container.map(Principal::from);
     let mut flow = start.begin();
-    flow.set_rule(format!("operator: uid {}", act.uid));
+    let by = act.by.unwrap_or_else(|| format!("uid {}", act.uid));
+    flow.set_rule(format!("operator: {by}"));
+    let record = flow.mcp_record();
+    let scope = act.scope.map(|scope| match scope {
+        Scope::For(time) => format!("for {}s", time.as_secs()),
+        scope => scope.as_str().to_owned(),
+    });
+    let said = scope.as_deref().into_iter().chain(act.reason.as_deref());
+    let said = said.collect::<Vec<_>>().join(": ");
+    record.reason = Some(said).filter(|said| !said.is_empty()).map(Into::into);
+    record.approval = act.approval.map(Into::into);
+    record.waited = act.waited;
     let done = addons::contract::Outcome {
         status: 200,
         denial: None,

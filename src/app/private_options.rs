@@ -1,7 +1,7 @@
 //! The options of `run` that change the configuration of its appliance.
 
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use addons::contract::Host;
@@ -29,9 +29,14 @@ pub struct PrivateOptions {
     pub audit: PathBuf,
 }
 
+/// The admin socket of the appliance with this state directory.
+pub fn socket_in(state: &Path) -> PathBuf {
+    state.join("api.sock")
+}
+
 impl PrivateOptions {
     pub fn socket(&self) -> PathBuf {
-        self.state.join("api.sock")
+        socket_in(&self.state)
     }
 
     /// Applies the options to a configuration: replaces listeners and paths, and adds hosts and

@@ -6,6 +6,8 @@
 
 pub mod bounds;
 mod ledger;
+mod metrics;
+mod notify;
 mod record;
 pub mod sqlite;
 mod store;
@@ -13,6 +15,8 @@ mod waiters;
 mod watch;
 
 pub use ledger::{Ledger, LiveLeases};
+pub use metrics::ApprovalMetrics;
+pub use notify::Notifier;
 pub use record::{Asked, Change, Decision, Grant, News, Record, Scope, State, Target};
 pub use store::{ApprovalStore, Filter, Refused, StoreError};
 pub use waiters::Clock;

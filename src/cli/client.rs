@@ -1,7 +1,7 @@
 //! The client of the admin API, over the admin socket: a method for each call, with the types of the
 //! server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,22 +11,27 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::net::UnixStream;
 
 use super::events::Events;
 use super::exit::{Failure, code};
 use super::unreachable;
 use crate::admin::{
-    AcceptanceBody, Accepted, ContainerEntry, ContainerList, DefinitionBody, Done, ErrorBody,
-    ExplainRequest, Explanation, HealthBody, NamedTool, RegistrationBody, SandboxSettings,
-    not_registered,
+    AcceptanceBody, Accepted, Approval, ApprovalList, ApproveBody, ContainerEntry, ContainerList,
+    DefinitionBody, DenyBody, Done, ErrorBody, ExplainRequest, Explanation, GrantBody, GrantEntry,
+    GrantList, HealthBody, NamedTool, RegistrationBody, SandboxSettings, not_registered,
 };
 
 /// The path of the registered containers.
 const CONTAINERS: &str = "/internal/containers";
+/// The path of the questions.
+const APPROVALS: &str = "/internal/approvals";
+/// The path of the grants.
+const GRANTS: &str = "/internal/grants";
 /// The body of a request without one.
 const EMPTY: String = String::new();
 /// The default time limit, from connecting to the end of the response.
@@ -49,6 +54,11 @@ impl Client {
             named_by: named_by.into(),
             timeout: RESPONSE_TIMEOUT,
         }
+    }
+
+    /// The path of the server's admin socket.
+    pub(super) fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// Sets the time limit, for requests that the server forwards to an MCP server.
@@ -117,9 +127,65 @@ impl Client {
         }
     }
 
+    /// A page of questions, the newest first; `before` is the last question of the page before.
+    pub(super) async fn approvals(
+        &self,
+        state: Option<&str>,
+        before: Option<&str>,
+    ) -> Result<ApprovalList, Failure> {
+        let mut path = format!("{APPROVALS}?limit=100");
+        for (name, value) in [("state", state), ("before", before)] {
+            if let Some(value) = value {
+                path.push_str(&format!("&{name}={}", segment(value)));
+            }
+        }
+        self.call(Method::GET, &path, EMPTY).await
+    }
+
+    pub(super) async fn approval(&self, id: &str) -> Result<Approval, Failure> {
+        self.call(Method::GET, &approval(id, ""), EMPTY).await
+    }
+
+    pub(super) async fn approve(&self, id: &str, body: &ApproveBody) -> Result<Approval, Failure> {
+        let path = approval(id, "/approve");
+        self.call(Method::POST, &path, json(body)?).await
+    }
+
+    pub(super) async fn deny(&self, id: &str, body: &DenyBody) -> Result<Approval, Failure> {
+        let path = approval(id, "/deny");
+        self.call(Method::POST, &path, json(body)?).await
+    }
+
+    pub(super) async fn forget(&self, id: &str) -> Result<Approval, Failure> {
+        self.call(Method::POST, &approval(id, "/forget"), EMPTY)
+            .await
+    }
+
+    pub(super) async fn grants(&self) -> Result<GrantList, Failure> {
+        self.call(Method::GET, GRANTS, EMPTY).await
+    }
+
+    pub(super) async fn grant(&self, body: &GrantBody) -> Result<GrantEntry, Failure> {
+        self.call(Method::POST, GRANTS, json(body)?).await
+    }
+
+    pub(super) async fn revoke(&self, id: &str) -> Result<GrantEntry, Failure> {
+        let path = format!("{GRANTS}/{}", segment(id));
+        self.call(Method::DELETE, &path, EMPTY).await
+    }
+
+    /// Opens the stream of questions as their state changes. There is no timeout.
+    pub(super) async fn approval_events(&self) -> Result<Events, Failure> {
+        self.events(APPROVALS).await
+    }
+
     /// Opens the stream of flows as they end. There is no timeout.
     pub(super) async fn flows(&self) -> Result<Events, Failure> {
-        let mut request = request(Method::GET, "/internal/flows", EMPTY)?;
+        self.events("/internal/flows").await
+    }
+
+    async fn events(&self, path: &str) -> Result<Events, Failure> {
+        let mut request = request(Method::GET, path, EMPTY)?;
         let accept = HeaderValue::from_static("text/event-stream");
         request.headers_mut().insert(ACCEPT, accept);
         let response = self.send(request).await?;
@@ -155,7 +221,7 @@ impl Client {
 
     /// The failure of a request whose response has an error status. If the path names a container
     /// that is not registered, the failure lists the registered ones.
-    async fn refused(&self, path: &str, response: Response<Value>) -> Failure {
+    async fn refused(&self, path: &str, response: Response<Box<RawValue>>) -> Failure {
         if response.status() == StatusCode::NOT_FOUND
             && let Some(below) = path.strip_prefix(CONTAINERS)
             && let Some(id) = below.split('/').nth(1)
@@ -170,7 +236,10 @@ impl Client {
         failure(response)
     }
 
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Response<Value>, Failure> {
+    async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Box<RawValue>>, Failure> {
         let response = async { self.read(self.send(request).await?).await };
         let response = tokio::time::timeout(self.timeout, response).await;
         response.unwrap_or_else(|_| {
@@ -195,7 +264,8 @@ impl Client {
         })
     }
 
-    async fn read(&self, response: Response<Incoming>) -> Result<Response<Value>, Failure> {
+    /// Reads a response. Its JSON stays text, so that no digit of a number is lost.
+    async fn read(&self, response: Response<Incoming>) -> Result<Response<Box<RawValue>>, Failure> {
         let (head, body) = response.into_parts();
         let body = body.collect().await;
         let body = body.map_err(|error| self.broken(error))?.to_bytes();
@@ -232,6 +302,11 @@ fn container(id: &str, below: &str) -> String {
     format!("{CONTAINERS}/{id}{below}")
 }
 
+/// A path below a question.
+fn approval(id: &str, below: &str) -> String {
+    format!("{APPROVALS}/{}{below}", segment(id))
+}
+
 /// The path of a tool's definition.
 fn definition(NamedTool { server, tool }: &NamedTool) -> String {
     let [server, tool] = [server, tool].map(|name| segment(name));
@@ -260,8 +335,8 @@ fn wait_of(headers: &HeaderMap) -> Duration {
 }
 
 /// Reads the body of a response.
-fn typed<T: DeserializeOwned>(response: Response<Value>) -> Result<T, Failure> {
-    serde_json::from_value(response.into_body()).map_err(|error| {
+fn typed<T: DeserializeOwned>(response: Response<Box<RawValue>>) -> Result<T, Failure> {
+    serde_json::from_str(response.body().get()).map_err(|error| {
         Failure::internal(format_args!(
             "the server's answer cannot be read: {error}: does the server have another version than this command?"
         ))
@@ -269,11 +344,11 @@ fn typed<T: DeserializeOwned>(response: Response<Value>) -> Result<T, Failure> {
 }
 
 /// The failure of a request whose response has an error status.
-fn failure(response: Response<Value>) -> Failure {
+fn failure(response: Response<Box<RawValue>>) -> Failure {
     let (head, body) = response.into_parts();
-    let message = match ErrorBody::deserialize(&body) {
+    let message = match serde_json::from_str(body.get()) {
         Ok(ErrorBody { error, .. }) => error,
-        Err(_) => body.to_string(),
+        Err(_) => body.get().to_owned(),
     };
     match head.status.is_client_error() {
         true => Failure::usage(message),
@@ -284,6 +359,7 @@ fn failure(response: Response<Value>) -> Failure {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use serde_json::value::to_raw_value;
     use testkit::each_row;
 
     use super::*;
@@ -298,7 +374,8 @@ mod tests {
     fn a_response_of_another_form_is_refused() {
         let incomplete = json!({"containers": [{"container_id": "c1", "repos": []}]});
         each_row([json!({}), json!("x"), incomplete], |body| {
-            let failure = typed::<ContainerList>(Response::new(body)).unwrap_err();
+            let body = Response::new(to_raw_value(&body).unwrap());
+            let failure = typed::<ContainerList>(body).unwrap_err();
             assert_eq!(failure.code(), code::SOFTWARE);
             assert!(format!("{failure:?}").contains("another version"));
         });
@@ -315,6 +392,7 @@ mod tests {
                 (503, json!([1]), code::SOFTWARE, "[1]"),
             ],
             |(status, body, code, message)| {
+                let body = to_raw_value(&body).unwrap();
                 let response = Response::builder().status(status).body(body).unwrap();
                 let failure = failure(response);
                 assert_eq!(failure.code(), code);

@@ -166,20 +166,7 @@ fn table(list: &ContainerList) -> String {
         let repos = text(&json!(of.repos));
         rows.push([of.container_id.clone(), address, mode, expires, repos]);
     }
-    let mut widths = [0; COLUMNS.len()];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.len().max(*width);
-        }
-    }
-    let lines = rows.iter().map(|row| {
-        let cells = row.iter().zip(widths);
-        let line: Vec<String> = cells
-            .map(|(cell, width)| format!("{cell:<width$}"))
-            .collect();
-        line.join("  ").trim_end().to_owned()
-    });
-    lines.collect::<Vec<_>>().join("\n")
+    super::table::table(&rows)
 }
 
 fn details(container: &ContainerEntry) -> String {

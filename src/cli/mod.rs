@@ -1,5 +1,6 @@
 //! The command line: its definition, and the commands that query a running server or use its files.
 
+mod approvals;
 mod audit;
 mod ca;
 mod client;
@@ -15,6 +16,7 @@ mod mcp;
 mod registry;
 mod run;
 mod sandbox_files;
+mod table;
 mod tail;
 mod unreachable;
 
@@ -187,6 +189,9 @@ pub enum ClientCommand {
     /// Register, remove and show containers
     #[command(subcommand)]
     Container(containers::ContainerCommand),
+    /// What waits for a person, and the answers
+    #[command(after_help = examples::APPROVALS)]
+    Approvals(approvals::Approvals),
     /// Tools of MCP servers, for people and for agents that speak stdio only
     #[command(subcommand)]
     Mcp(mcp::McpCommand),
@@ -308,6 +313,7 @@ pub async fn run(command: ClientCommand) -> Result<(), Failure> {
         ClientCommand::Explain(explain) => explain.run().await,
         ClientCommand::Tail(tail) => tail.run().await,
         ClientCommand::Container(command) => command.run().await,
+        ClientCommand::Approvals(approvals) => approvals.run().await,
         ClientCommand::Mcp(command) => command.run().await,
         ClientCommand::Health(output) => health::run(&output).await,
         ClientCommand::Env(env) => env.run().await,

@@ -11,6 +11,8 @@ use crate::admin::{
     AdminState, Check, ControlPlane, ExplainRequest, Explanation, Health, NamedTool, OperatorAct,
     OperatorRequest, SandboxSettings,
 };
+use crate::approvals::Ledger;
+use crate::approvals::sqlite::SqliteApprovals;
 use crate::mcp::{AcceptError, Digests, Outcome};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
@@ -64,6 +66,22 @@ fn documented_command_lines_are_parsed() {
             "env",
             "env --shell fish --socket /tmp/s",
             "env --shell json --proxy http://proxy:8080 --certs /certs",
+            "approvals",
+            "approvals --watch --json",
+            "approvals --json --socket /tmp/s",
+            "approvals list --watch --exec notify",
+            "approvals show 0a --json",
+            "approvals approve 0a",
+            "approvals approve 0a --for 10m --comment yes",
+            "approvals approve 0a --lease",
+            "approvals approve 0123456789abcdef0123456789abcdef --always",
+            "approvals deny 0a --comment no --socket /tmp/s",
+            "approvals forget 0a",
+            "approvals grants --json",
+            "approvals grant c1 a.example.com",
+            "approvals grant c1 a.example.com:8443 --for 24h",
+            "approvals grant c1 a.example.com --lease --json",
+            "approvals revoke 0a",
             "registry check --data-dir /tmp/d",
             "registry backup /tmp/f --force",
             "registry restore /tmp/f",
@@ -135,6 +153,9 @@ fn every_example_of_the_help_is_a_command_line() {
         examples::DEV,
         examples::EXPLAIN,
         examples::CONTAINER_ADD,
+        examples::APPROVALS,
+        examples::APPROVALS_APPROVE,
+        examples::APPROVALS_GRANT,
         examples::ENV,
     ];
     each_row(texts, |text| {
@@ -184,6 +205,20 @@ fn invalid_command_lines_are_usage_errors() {
             "mcp call",
             "mcp call kb_read [1]",
             "mcp accept kb",
+            "approvals --exec notify",
+            "approvals show",
+            "approvals show 0A",
+            "approvals show xyz",
+            "approvals show 0123456789abcdef0123456789abcdef0",
+            "approvals approve 0a --for soon",
+            "approvals approve 0a --for 10m --lease",
+            "approvals approve 0a --lease --always",
+            "approvals deny 0a --for 10m",
+            "approvals grant c1",
+            "approvals grant c/1 a.example.com",
+            "approvals grant c1 a.example.com:0",
+            "approvals grant c1 a.example.com:https",
+            "approvals grant c1 a.example.com --always",
             "env --shell csh",
             "env --proxy proxy:8080",
             "registry backup",
@@ -272,9 +307,19 @@ impl ControlPlane for Control {
     }
 }
 
+/// A ledger with its file in the directory.
+pub(super) fn ledger(directory: &Path) -> Arc<Ledger> {
+    let store = SqliteApprovals::new(directory.join("approvals.db"));
+    Ledger::open(store, Arc::new(time::OffsetDateTime::now_utc)).unwrap()
+}
+
+fn serve(directory: &Path) -> CancellationToken {
+    serve_with(directory, ledger(directory))
+}
+
 /// Serves the admin API at `api.sock` in the directory, with a real registry, until the returned
 /// token is cancelled.
-fn serve(directory: &Path) -> CancellationToken {
+pub(super) fn serve_with(directory: &Path, approvals: Arc<Ledger>) -> CancellationToken {
     let registry = Registry::open(SqliteStore::new(directory.join(FILE_NAME)), directory);
     let state = AdminState {
         control: Arc::new(Control(Arc::clone(&registry))),
@@ -282,6 +327,7 @@ fn serve(directory: &Path) -> CancellationToken {
         admin_uids: Vec::new(),
         metrics: prometheus::Registry::new(),
         flows: Arc::new(FlowLog::new(&prometheus::Registry::new()).unwrap()),
+        approvals,
     };
     let shutdown = CancellationToken::new();
     let listener = crate::admin::bind(&directory.join("api.sock"), 0o600).unwrap();

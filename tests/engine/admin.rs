@@ -1,5 +1,7 @@
 //! The admin API over a real Unix socket: the bodies, statuses and errors on which clients rely.
 
+mod approvals;
+
 use std::fs;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -27,6 +29,8 @@ use unified_proxy::admin::{
     self, ActiveCredential, AdminState, Check, ControlPlane, ExplainRequest, Explanation, Health,
     NamedTool, OperatorAct, OperatorRequest, SandboxSettings,
 };
+use unified_proxy::approvals::Ledger;
+use unified_proxy::approvals::sqlite::SqliteApprovals;
 use unified_proxy::config::AuditConfig;
 use unified_proxy::mcp::{AcceptError, Digests, Outcome as RpcOutcome};
 use unified_proxy::registry::Registry;
@@ -40,6 +44,7 @@ const DIGEST: &str = "0a1b";
 struct Server {
     directory: TempDir,
     registry: Arc<Registry>,
+    approvals: Arc<Ledger>,
     log: AuditLog,
     dns: Arc<AtomicBool>,
     shutdown: CancellationToken,
@@ -103,6 +108,7 @@ impl Server {
             SqliteStore::new(directory.path().join(FILE_NAME)),
             directory.path(),
         );
+        let approvals = ledger(directory.path());
         let dns = Arc::new(AtomicBool::new(true));
         let metrics = prometheus::Registry::new();
         let audit = AuditConfig {
@@ -119,6 +125,7 @@ impl Server {
             admin_uids: Vec::new(),
             metrics,
             flows: log.flow_log(),
+            approvals: Arc::clone(&approvals),
             control: Arc::new(Control {
                 registry: Arc::clone(&registry),
                 dns: Arc::clone(&dns),
@@ -130,6 +137,7 @@ impl Server {
         Self {
             directory,
             registry,
+            approvals,
             log,
             dns,
             shutdown,
@@ -687,6 +695,14 @@ async fn the_openapi_document_and_the_api_have_the_same_calls() {
             "POST /internal/containers/{id}/mcp",
             "GET /internal/mcp/definitions/{server}/{tool}",
             "POST /internal/mcp/definitions/{server}/{tool}/accept",
+            "GET /internal/approvals",
+            "GET /internal/approvals/{id}",
+            "POST /internal/approvals/{id}/approve",
+            "POST /internal/approvals/{id}/deny",
+            "POST /internal/approvals/{id}/forget",
+            "GET /internal/grants",
+            "POST /internal/grants",
+            "DELETE /internal/grants/{id}",
             "GET /internal/health",
             "GET /internal/metrics",
             "GET /internal/flows",
@@ -701,4 +717,10 @@ async fn the_openapi_document_and_the_api_have_the_same_calls() {
     );
     let required = &document["components"]["schemas"]["RegistrationBody"]["required"];
     assert_eq!(required, &json!(["container_id", "repos"]));
+}
+
+/// A ledger with its file in the directory.
+fn ledger(directory: &std::path::Path) -> Arc<Ledger> {
+    let store = SqliteApprovals::new(directory.join("approvals.db"));
+    Ledger::open(store, Arc::new(time::OffsetDateTime::now_utc)).unwrap()
 }

@@ -21,6 +21,7 @@ mod compatibility;
 mod support;
 
 mod absolute_form;
+mod approvals;
 mod audit;
 mod clients;
 mod commands;

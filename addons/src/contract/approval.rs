@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::container::ContainerId;
 use super::lease_id::LeaseId;
 use super::level::Level;
-use crate::raw_json::{Node, ObjectText, RawJsonError, canonical, sha256_hex};
+use crate::json::{Node, ObjectText, RawJsonError, canonical, sha256_hex};
 
 /// Defines an id of 128 random bits, written as 32 lower-case hexadecimal digits.
 macro_rules! random_id {

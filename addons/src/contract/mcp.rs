@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -254,6 +255,10 @@ pub struct McpRecord {
     pub decision: Option<&'static str>,
     /// The reason for that decision.
     pub reason: Option<Box<str>>,
+    /// The question that a person decided.
+    pub approval: Option<Box<str>>,
+    /// How long the question waited for the decision.
+    pub waited: Option<Duration>,
     /// Whether a text from the server looks like an instruction to a model.
     pub suspicious: bool,
 }

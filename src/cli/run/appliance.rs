@@ -15,9 +15,9 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
-use super::directories::{RunDirectories, absolute_path_of};
+use super::directories::{RunDirectories, absolute_path_of, kept_directory};
 use super::logins::Logins;
-use crate::app::{self, PrivateOptions, PrivateStart};
+use crate::app::{self, PrivateOptions, PrivateStart, socket_in};
 use crate::cli::exit::{Failure, code};
 use crate::config;
 use crate::sandbox::{Channel, SELF_EXE};
@@ -231,9 +231,7 @@ fn make_private(path: PathBuf) -> io::Result<PathBuf> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let found = fs::symlink_metadata(&path)?;
-    let is_ours = found.uid() == rustix::process::getuid().as_raw();
-    if !found.is_dir() || !is_ours || found.mode() & 0o077 != 0 {
+    if !is_private(&path)? {
         let text = format!(
             "{} is not a private directory of this user: remove it",
             path.display()
@@ -241,6 +239,23 @@ fn make_private(path: PathBuf) -> io::Result<PathBuf> {
         return Err(io::Error::other(text));
     }
     Ok(path)
+}
+
+/// Whether the path is a directory of this user that no other user can use.
+fn is_private(path: &Path) -> io::Result<bool> {
+    let found = fs::symlink_metadata(path)?;
+    let is_ours = found.uid() == rustix::process::getuid().as_raw();
+    Ok(found.is_dir() && is_ours && found.mode() & 0o077 == 0)
+}
+
+/// The admin sockets of this user's runs. Those of killed runs may be among them.
+pub fn sockets_of_runs() -> Vec<PathBuf> {
+    let kept = kept_directory(absolute_path_of("HOME").as_deref()).unwrap_or_default();
+    let all = state_directories(&kept).into_iter();
+    let all = all.filter(|path| is_private(path).is_ok_and(|private| private));
+    let runs = all.flat_map(|path| fs::read_dir(path).into_iter().flatten().flatten());
+    let sockets = runs.map(|run| socket_in(&run.path()));
+    sockets.filter(|socket| socket.exists()).collect()
 }
 
 /// Removes the state directories of killed runs: those that are unlocked and not new.

@@ -44,7 +44,7 @@ use clap::Args;
 
 use crate::sandbox::{GATEWAY_PORT, PROXY_PORT};
 
-pub use appliance::{APPLIANCE, run as run_appliance};
+pub use appliance::{APPLIANCE, run as run_appliance, sockets_of_runs};
 pub use enter::{ENTER, Enter};
 
 /// The command and its permissions.
