@@ -31,7 +31,7 @@ pub(super) struct Done {
     /// `registered`, `unregistered` or `reset`.
     status: &'static str,
     container_id: String,
-    /// The path of the container's socket, if it was registered with `listener`.
+    /// The absolute path of the container's socket, if it was registered with `listener`.
     #[serde(skip_serializing_if = "Option::is_none")]
     socket: Option<String>,
     /// The containers whose leases ended because the new lease has their id or their address.
@@ -107,11 +107,17 @@ pub(super) async fn register(
     Ok((StatusCode::CREATED, Json(done)))
 }
 
-/// Waits until a listener is open, and returns the path of its socket. Fails with
+/// Waits until a listener is open, and returns the absolute path of its socket. Fails with
 /// [`ApiError::Broken`] if the listener cannot be opened or is not open after [`LISTENER_WAIT`].
 async fn wait_for_socket(listener: &LeaseListener) -> Result<String, ApiError> {
     match tokio::time::timeout(LISTENER_WAIT, listener.opened.wait()).await {
-        Ok(true) => Ok(listener.socket.display().to_string()),
+        Ok(true) => {
+            // Absolute, since a client may have another working directory, and the directory of
+            // `dev` is a relative path.
+            let socket = std::path::absolute(&listener.socket);
+            let socket = socket.unwrap_or_else(|_| listener.socket.clone());
+            Ok(socket.display().to_string())
+        }
         // The task that opens listeners logs why a listener cannot be opened.
         Ok(false) => Err(ApiError::Broken),
         Err(_) => {

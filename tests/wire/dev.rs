@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -143,6 +143,19 @@ fn repo_urls_are_registered_as_owner_and_name_without_duplicates() {
         shown["repos"],
         serde_json::json!(["octocat/Hello-World", "octocat/Spoon-Knife"])
     );
+}
+
+/// The state directory of `dev` is a relative path, which means another directory to the client.
+#[test]
+fn the_socket_of_a_container_of_dev_has_an_absolute_path() {
+    let origin = Origin::start();
+    let dev = Dev::start(&origin, &[], &[]);
+    let binary = env!("CARGO_BIN_EXE_unified-proxy");
+    let add = format!("{binary} container add boxed --listener unix --json");
+    let added: Value = serde_json::from_slice(&dev.shell(&add).stdout).unwrap();
+    let socket = added["socket"].as_str().unwrap();
+    assert!(socket.starts_with('/'), "{socket}");
+    UnixStream::connect(socket).unwrap();
 }
 
 #[test]
