@@ -19,7 +19,9 @@ mod tail;
 mod unreachable;
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use addons::contract::ContainerId;
@@ -124,6 +126,11 @@ fn dev_state() -> Option<&'static Path> {
     (is_ours && path.is_dir()).then_some(path)
 }
 
+/// Whether the server that made a socket has ended.
+fn has_no_server(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
 /// The configuration directory of a server.
 #[derive(Args, Debug)]
 pub struct ConfigDir {
@@ -222,11 +229,15 @@ impl Target {
             return Client::new(socket.into(), format!("${SOCKET_VARIABLE}"));
         }
         let socket = dev_state().map(|state| state.join("api.sock"));
-        match socket.filter(|socket| socket.exists()) {
+        // `dev` leaves its socket behind. If there is a socket of `serve`, started after `dev` in
+        // the same directory, the commands are for that server.
+        let is_left = |socket: &Path| Path::new(SOCKET).exists() && has_no_server(socket);
+        match socket.filter(|socket| socket.exists() && !is_left(socket)) {
             Some(socket) => Client::new(socket, "of `dev` in this directory"),
             None if Path::new(DEV_STATE).symlink_metadata().is_ok() => {
-                let named_by =
-                    format!("the default; {DEV_STATE} is another user's or has no socket");
+                let named_by = format!(
+                    "the default; {DEV_STATE} is another user's or has no socket of a running server"
+                );
                 Client::new(SOCKET.into(), named_by)
             }
             None => Client::new(

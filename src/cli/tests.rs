@@ -1,3 +1,4 @@
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use addons::contract::RpcError;
@@ -24,6 +25,17 @@ fn read(line: &str) -> Result<Command, clap::Error> {
 #[test]
 fn clap_accepts_the_definition_of_the_command_line() {
     Cli::command().debug_assert();
+}
+
+#[test]
+fn a_socket_that_an_ended_server_has_left_behind_has_no_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("api.sock");
+    assert!(!has_no_server(&socket));
+    let listener = UnixListener::bind(&socket).unwrap();
+    assert!(!has_no_server(&socket));
+    drop(listener);
+    assert!(has_no_server(&socket));
 }
 
 #[test]
