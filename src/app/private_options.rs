@@ -23,7 +23,7 @@ pub struct PrivateOptions {
     pub host_ports: Vec<u16>,
     /// A directory with a `credentials.yaml`, whose active entries are added to those of the
     /// configuration. An entry is left out if an active entry of the configuration has the same
-    /// name, or if any entry of the configuration has one of the same hosts.
+    /// name or one of the same hosts.
     pub logins: Option<PathBuf>,
     /// The path of the audit log, which outlives the appliance.
     pub audit: PathBuf,

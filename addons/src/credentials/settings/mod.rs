@@ -116,10 +116,14 @@ impl CredentialSettings {
     }
 
     /// Adds the active entries of `other`. Skips an entry of `other` if an active entry of `self`
-    /// has the same name, or if any entry of `self` is for one of the same hosts.
+    /// has the same name or is for one of the same hosts. An inactive entry of `self` changes no
+    /// request, so it displaces none.
     pub fn extend(&mut self, other: Self) {
         let names = |entry: &CredentialEntry| self.active.iter().any(|own| own.name == entry.name);
-        let has_host = |host: &Host| self.hosts.iter().any(|(own, _)| own == host);
+        let has_host = |host: &Host| {
+            let mut hosts = self.active.iter().flat_map(|own| &own.hosts);
+            hosts.any(|(own, _)| own == host)
+        };
         let is_new = |entry: &CredentialEntry| {
             !names(entry) && !entry.hosts.iter().any(|(host, _)| has_host(host))
         };
