@@ -46,6 +46,8 @@ pub struct Appliance {
     channel: Channel,
     readiness: UnixStream,
     options: PrivateOptions,
+    /// The configuration directory, if no `--config` named it.
+    default_config: Option<PathBuf>,
     log: PathBuf,
     _lock: File,
     _state: TempDir,
@@ -65,7 +67,11 @@ impl Appliance {
             Failure::internal(format_args!("the appliance cannot be started: {error}"))
         };
         let (state, lock) = private_directory(kept).map_err(failed)?;
-        let config = match config.or_else(own_config) {
+        let default_config = match config {
+            Some(_) => None,
+            None => own_config(),
+        };
+        let config = match config.or_else(|| default_config.clone()) {
             Some(config) => usable(&config, directories)?,
             None => write_shipped(state.path()).map_err(failed)?,
         };
@@ -106,6 +112,7 @@ impl Appliance {
             readiness: channel.watch().map_err(failed)?,
             channel,
             options,
+            default_config,
             log,
             _lock: lock,
             _state: state,
@@ -118,9 +125,31 @@ impl Appliance {
         let receive = || self.channel.try_receive::<PrivateStart>();
         match self.readiness.async_io(Interest::READABLE, receive).await {
             Ok(Some((PrivateStart::Ready, _))) => Ok(()),
-            Ok(Some((PrivateStart::Failed(code, message), _))) => Err(Failure::new(code, message)),
+            Ok(Some((PrivateStart::Failed(code, message), _))) => {
+                Err(Failure::new(code, self.with_directory(code, message)))
+            }
             Ok(None) | Err(_) => Err(self.lost()),
         }
+    }
+
+    /// Adds the directory to the errors of a configuration that the user did not name. The machine's
+    /// configuration is that of its server: other users may not read its credentials.
+    fn with_directory(&self, code: u8, message: String) -> String {
+        let Some(directory) = self
+            .default_config
+            .as_ref()
+            .filter(|_| code == code::CONFIG)
+        else {
+            return message;
+        };
+        let own = match directory == Path::new(crate::cli::CONFIG_DIR) {
+            true => ", or make your own in ~/.config/unified-proxy",
+            false => "",
+        };
+        let directory = directory.display();
+        format!(
+            "{message}\nthis is the configuration in {directory}: name another one with --config DIR{own}"
+        )
     }
 
     pub fn socket(&self) -> PathBuf {
