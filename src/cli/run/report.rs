@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use addons::contract::{Code, GATEWAY};
-use addons::policy::parse_entry;
 use serde_json::Value;
 
 use super::changes::Change;
@@ -142,7 +141,7 @@ impl Report {
                 host.to_owned(),
                 format!("{code}: this is the sandbox itself, which is at 127.0.0.1"),
             ),
-            _ if code == Code::DomainNotAllowed.as_str() && parse_entry(host).is_ok() => {
+            _ if code == Code::DomainNotAllowed.as_str() && super::parse_host(host).is_ok() => {
                 let host = match USUAL_PORTS.contains(&port) {
                     true => host.to_owned(),
                     false => format!("{host}:{port}"),
@@ -390,6 +389,13 @@ mod tests {
                 "domain_not_allowed",
                 "",
                 "the sandbox itself",
+                "--allow",
+            ),
+            (
+                "localhost",
+                "domain_not_allowed",
+                "",
+                "domain_not_allowed",
                 "--allow",
             ),
         ] {
