@@ -49,7 +49,7 @@ use data_dir::DataDir;
 use descriptors::DescriptorShares;
 use egress::EgressListeners;
 use health::{Checks, HealthCollector};
-use listeners::{Listeners, socket_directory};
+use listeners::{Listeners, absolute_socket_directory, socket_directory};
 use operator::Operator;
 use reload::{Reloader, Source};
 
@@ -142,8 +142,9 @@ impl App {
             CaFiles::new(&proxy.data_dir, &proxy.certs_dir),
             Arc::clone(&provider),
         )?;
-        let socket_dir = socket_directory(&proxy.listen);
-        let registry = Registry::open(SqliteStore::new(proxy.data_dir.join(FILE_NAME)), socket_dir);
+        let socket_dir = absolute_socket_directory(&proxy.listen);
+        let store = SqliteStore::new(proxy.data_dir.join(FILE_NAME));
+        let registry = Registry::open(store, &socket_dir);
         let metrics = prometheus::Registry::new();
         let audit = HealthFlag::default();
         let log =
@@ -186,7 +187,7 @@ impl App {
         let questions = Arc::new(questions);
         let inspection = Inspection::new(&metrics).map_err(internal)?;
         let service = Arc::new(Service::new(Arc::clone(&snapshots), inspection));
-        let egress = Arc::new(EgressListeners::new(socket_dir.to_owned()));
+        let egress = Arc::new(EgressListeners::new(socket_dir));
         let out = Arc::clone(&egress);
         let (gateway, operator) = mcp::gateway(&service, &config, &source.dir, out, &metrics)?;
         let servers = Arc::clone(operator.core.mounts());
