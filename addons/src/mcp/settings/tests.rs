@@ -205,7 +205,7 @@ allowed_hosts: ["Gateway.example.com", "unified-proxy:8090"]
 fn json_of_clients_is_read_with_warnings_for_unused_keys() {
     let text = r#"{
   "mcpServers": {
-    "files": {"type": "stdio", "command": "npx", "args": ["-y", "server", "/workspace"], "env": {}, "alwaysAllow": ["read"], "disabled": false, "timeout": 30},
+    "files": {"type": "stdio", "command": "npx", "args": ["-y", "server", "/workspace"], "env": {}, "alwaysAllow": ["read"], "alwaysLoad": true, "disabled": false, "timeout": 30},
     "web": {"httpUrl": "http://127.0.0.1:9000/mcp", "trust": true, "timeout": 600000},
     "old": {"type": "sse", "url": "https://old.example.com/sse"},
     "off": {"command": "no", "disabled": true}
@@ -222,6 +222,7 @@ fn json_of_clients_is_read_with_warnings_for_unused_keys() {
         warnings,
         [
             "mcp.yaml:3: alwaysAllow is a setting of MCP clients: the gateway ignores it",
+            "mcp.yaml:3: alwaysLoad is a setting of MCP clients: the gateway ignores it",
             "mcp.yaml:4: trust is a setting of MCP clients: the gateway ignores it",
             "mcp.yaml:4: timeout: 600000 is read as milliseconds; write 600000ms",
         ]
