@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod app;
+pub mod approvals;
 pub mod cli;
 pub mod config;
 pub mod dns;
@@ -18,6 +19,7 @@ mod runtime;
 pub mod sandbox;
 mod secret_files;
 pub mod snapshot;
+mod sqlite;
 pub mod telemetry;
 pub mod tls;
 pub mod upstream;

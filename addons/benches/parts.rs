@@ -225,7 +225,7 @@ fn mcp(criterion: &mut Criterion) {
     let text = "x".repeat(900);
     let params = json!({ "name": "tool_0", "arguments": { "field_1": text, "field_2": "y" } });
     let params = RawValue::from_string(params.to_string()).unwrap();
-    let definition = tool(0);
+    let (server, definition) = (Arc::from("kb"), tool(0));
     for (name, overrides) in [("a call of 1 KB", 0), ("a call of 1 KB, changed", 1)] {
         let ports = McpPorts {
             evaluator: Arc::new(NoPolicies),
@@ -238,7 +238,8 @@ fn mcp(criterion: &mut Criterion) {
             bench.iter(|| {
                 let mut flow = mcp_flow_about(&web, Some("kb"), "tools/call", "tool_0");
                 let params = Some(params.clone());
-                let mut frame = Frame::request(Direction::ToServer, "tools/call", params)
+                let target = McpTarget::of(&server, Some(&definition));
+                let mut frame = Frame::request(Direction::ToServer, target, "tools/call", params)
                     .of_tool(Arc::clone(&definition));
                 addon
                     .mcp_request(&mut flow, &mut frame)

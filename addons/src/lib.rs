@@ -16,12 +16,11 @@ pub mod git;
 pub mod github;
 mod header_names;
 pub mod identity;
+pub mod json;
 pub mod mcp;
 pub mod observe;
 pub mod policy;
 pub mod rate_limit;
-pub mod raw_json;
-pub mod strict_json;
 
 #[cfg(test)]
 #[path = "../tests/fixtures/mod.rs"]
@@ -33,8 +32,8 @@ use std::time::Duration;
 use circuit_breaker::{Breakers, CircuitBreaker, CircuitBreakerSettings};
 use contract::settings::{Files, Passthrough};
 use contract::{
-    Allowlist, Chain, Container, Containers, Host, Link, OrderError, OwnAddresses, SecretFiles,
-    SystemPorts,
+    Allowlist, ApprovalLedger, Chain, Container, Containers, Host, Link, OrderError, OwnAddresses,
+    SecretFiles, SystemPorts,
 };
 use credentials::{CredentialSettings, Credentials, TokenSources};
 use git::{Git, GitMetrics, GitSettings};
@@ -148,6 +147,8 @@ pub struct Ports {
     pub containers: Arc<dyn Containers>,
     /// Recognises the proxy's own listeners, which are never dialled.
     pub own: Arc<dyn OwnAddresses>,
+    /// Asks people, and knows what they granted.
+    pub ledger: Arc<dyn ApprovalLedger>,
     /// The ports of the MCP addon.
     pub mcp: McpPorts,
     /// How long the steps without their own limit may wait together in one phase: see
@@ -163,6 +164,7 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         let entry = allowlist.find(host);
         entry.is_some_and(|entry| entry.ports.contains(&port)) && container.allows(host)
     };
+    let asks_about_hosts = settings.policy.asks_about_hosts;
     let is_git = |host: &Host| settings.git.hosts.contains(host);
     let credentials = &settings.credentials.active;
     let credentials = state.token_sources.credentials(credentials, &is_git);
@@ -190,7 +192,9 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         ))),
         // Before credentials: no secret is read for a denied request, and header fields are removed
         // before secrets are added.
-        Link::from(Arc::new(Policy::new(settings.policy, ports.own))),
+        Link::from(Arc::new(
+            Policy::new(settings.policy, ports.own).with_ledger(Arc::clone(&ports.ledger)),
+        )),
         // After policy, which is cheaper and denies hosts, methods and ambiguous paths.
         Link::from(Arc::new(Github::new(settings.github, state.forge))),
         // After cheaper decisions, since it consults policies and people. No later addon changes an
@@ -210,5 +214,7 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
     ];
     let addons = observers.into_iter().chain(trace).chain(deciders);
     let chain = Chain::new(addons.collect(), ports.deadline)?;
-    Ok(chain.with_allowlist(settings.allowlist))
+    Ok(chain
+        .with_allowlist(settings.allowlist)
+        .with_ledger(ports.ledger, asks_about_hosts))
 }

@@ -16,6 +16,9 @@ _unified__proxy() {
             ",$1")
                 cmd="unified__proxy"
                 ;;
+            unified__proxy,approvals)
+                cmd="unified__proxy__subcmd__approvals"
+                ;;
             unified__proxy,audit)
                 cmd="unified__proxy__subcmd__audit"
                 ;;
@@ -76,6 +79,30 @@ _unified__proxy() {
             unified__proxy,tail)
                 cmd="unified__proxy__subcmd__tail"
                 ;;
+            unified__proxy__subcmd__approvals,approve)
+                cmd="unified__proxy__subcmd__approvals__subcmd__approve"
+                ;;
+            unified__proxy__subcmd__approvals,deny)
+                cmd="unified__proxy__subcmd__approvals__subcmd__deny"
+                ;;
+            unified__proxy__subcmd__approvals,forget)
+                cmd="unified__proxy__subcmd__approvals__subcmd__forget"
+                ;;
+            unified__proxy__subcmd__approvals,grant)
+                cmd="unified__proxy__subcmd__approvals__subcmd__grant"
+                ;;
+            unified__proxy__subcmd__approvals,grants)
+                cmd="unified__proxy__subcmd__approvals__subcmd__grants"
+                ;;
+            unified__proxy__subcmd__approvals,list)
+                cmd="unified__proxy__subcmd__approvals__subcmd__list"
+                ;;
+            unified__proxy__subcmd__approvals,revoke)
+                cmd="unified__proxy__subcmd__approvals__subcmd__revoke"
+                ;;
+            unified__proxy__subcmd__approvals,show)
+                cmd="unified__proxy__subcmd__approvals__subcmd__show"
+                ;;
             unified__proxy__subcmd__audit,verify)
                 cmd="unified__proxy__subcmd__audit__subcmd__verify"
                 ;;
@@ -131,12 +158,198 @@ _unified__proxy() {
 
     case "${cmd}" in
         unified__proxy)
-            opts="-h -V --help --version run dev serve check explain tail container mcp health env sandbox-files registry run-appliance sandbox-forwarder sandbox-pid1 sandbox-enter sandbox-session sandbox-supervisor ca audit"
+            opts="-h -V --help --version run dev serve check explain tail container approvals mcp health env sandbox-files registry run-appliance sandbox-forwarder sandbox-pid1 sandbox-enter sandbox-session sandbox-supervisor ca audit"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__approvals)
+            opts="-h --watch --exec --json --socket --help list show approve deny forget grants grant revoke"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --exec)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__approvals__subcmd__approve)
+            opts="-h --json --socket --for --lease --always --comment --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --comment)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__approvals__subcmd__deny)
+            opts="-h --json --socket --comment --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --comment)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__approvals__subcmd__forget)
+            opts="-h --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__approvals__subcmd__grant)
+            opts="-h --for --lease --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__approvals__subcmd__grants)
+            opts="-h --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__approvals__subcmd__list)
+            opts="-h --watch --exec --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --exec)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__approvals__subcmd__revoke)
+            opts="-h --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__approvals__subcmd__show)
+            opts="-h --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -355,7 +568,7 @@ _unified__proxy() {
             return 0
             ;;
         unified__subcmd__proxy__subcmd__container__subcmd__rm)
-            opts="-h --json --socket --help"
+            opts="-h --json --socket --keep-level --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

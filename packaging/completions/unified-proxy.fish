@@ -33,6 +33,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "check" 
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "explain" -d 'Say what would happen to a request, and why'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "tail" -d 'Show flows as they end'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "container" -d 'Register, remove and show containers'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "approvals" -d 'What waits for a person, and the answers'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "mcp" -d 'Tools of MCP servers, for people and for agents that speak stdio only'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "health" -d 'Say whether listeners, registry and chain work'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "env" -d 'Print the environment that points clients at the proxy'
@@ -94,6 +95,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; a
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from rm" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from rm" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from rm" -l keep-level -d 'Keep the container\'s security level and the block of a deny_abort for its next lease, as after an expiry'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from rm" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from reset" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from reset" -l json -d 'Print JSON'
@@ -104,6 +106,52 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; a
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from show" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from show" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and not __fish_seen_subcommand_from list show approve deny forget grants grant revoke" -l exec -d 'Start a program for each new question, by a shell, with the question as JSON on its standard input' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and not __fish_seen_subcommand_from list show approve deny forget grants grant revoke" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and not __fish_seen_subcommand_from list show approve deny forget grants grant revoke" -l watch -d 'Show questions as they are asked; on a terminal, one at a time, to be answered'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and not __fish_seen_subcommand_from list show approve deny forget grants grant revoke" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and not __fish_seen_subcommand_from list show approve deny forget grants grant revoke" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and not __fish_seen_subcommand_from list show approve deny forget grants grant revoke" -f -a "list" -d 'List the questions that wait for a decision (the default)'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and not __fish_seen_subcommand_from list show approve deny forget grants grant revoke" -f -a "show" -d 'Show a question with its arguments'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and not __fish_seen_subcommand_from list show approve deny forget grants grant revoke" -f -a "approve" -d 'Approve a question'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and not __fish_seen_subcommand_from list show approve deny forget grants grant revoke" -f -a "deny" -d 'Deny a question; equal questions get the same answer for as long as it had to be decided'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and not __fish_seen_subcommand_from list show approve deny forget grants grant revoke" -f -a "forget" -d 'Let the questions that a denial answers be asked again'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and not __fish_seen_subcommand_from list show approve deny forget grants grant revoke" -f -a "grants" -d 'List the grants in force'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and not __fish_seen_subcommand_from list show approve deny forget grants grant revoke" -f -a "grant" -d 'Permit a host and port to a container, without a question'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and not __fish_seen_subcommand_from list show approve deny forget grants grant revoke" -f -a "revoke" -d 'End a grant; tunnels that rely on it end within 5 seconds'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from list" -l exec -d 'Start a program for each new question, by a shell, with the question as JSON on its standard input' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from list" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from list" -l watch -d 'Show questions as they are asked; on a terminal, one at a time, to be answered'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from list" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from show" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from show" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from approve" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from approve" -l for -d 'For a time from 1s to 24h, such as 10m' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from approve" -l comment -d 'Words for the record' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from approve" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from approve" -l lease -d 'Until the lease of the container ends'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from approve" -l always -d 'For everyone, not only for this container, if the server can put that in force'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from approve" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from deny" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from deny" -l comment -d 'Words for the agent, which gets them with the denial' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from deny" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from deny" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from forget" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from forget" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from forget" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from grants" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from grants" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from grants" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from grant" -l for -d 'For a time from 1s to 24h, such as 10m' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from grant" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from grant" -l lease -d 'Until the lease of the container ends'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from grant" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from grant" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from revoke" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from revoke" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from revoke" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "stdio" -d 'Relay MCP between a client on stdin and stdout and the gateway'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "list" -d 'List the tools that a container sees'

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use addons::contract::ContainerId;
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::StatusCode;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
@@ -26,24 +26,24 @@ use crate::registry::LeaseListener;
 const LISTENER_WAIT: Duration = Duration::from_secs(5);
 
 /// The response to a registration, an unregistration or a reset.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Done {
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub struct Done {
     /// `registered`, `unregistered` or `reset`.
-    status: &'static str,
-    container_id: String,
+    pub status: String,
+    pub container_id: String,
     /// The path of the container's socket, if it was registered with `listener`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    socket: Option<String>,
+    pub socket: Option<String>,
     /// The containers whose leases ended because the new lease has their id or their address.
     /// Contains this container's id if its earlier lease ended.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    replaced: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<String>,
 }
 
 impl Done {
-    fn new(status: &'static str, id: &ContainerId) -> Self {
+    fn new(status: &str, id: &ContainerId) -> Self {
         Self {
-            status,
+            status: status.to_owned(),
             container_id: id.to_string(),
             socket: None,
             replaced: Vec::new(),
@@ -52,9 +52,9 @@ impl Done {
 }
 
 /// Every registered container.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct ContainerList {
-    containers: Vec<ContainerEntry>,
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub struct ContainerList {
+    pub containers: Vec<ContainerEntry>,
 }
 
 /// Register a container, replacing a container with the same id or address. A body that changes
@@ -157,14 +157,26 @@ pub(super) async fn show(
     Ok(Json((&*container).into()))
 }
 
+/// The query of an unregistration.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Unregistration {
+    /// Whether the container's next lease has its security level and its abort latch, as after an
+    /// expiry.
+    #[serde(default)]
+    keep_level: bool,
+}
+
 /// Unregister a container; its connections end. Also clears its security level and its abort latch,
-/// which outlive an expired lease.
+/// which outlive an expired lease, unless `keep_level` is set.
 #[utoipa::path(
     delete,
     path = "/internal/containers/{id}",
-    params(("id" = String, Path, description = "The container's id")),
+    params(("id" = String, Path, description = "The container's id"), Unregistration),
     responses(
         (status = 200, body = Done),
+        (status = 400, body = ErrorBody, description = "The query is invalid"),
         (status = 404, body = ErrorBody, description = "Container not found"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
         (status = 503, body = ErrorBody, description = "The registry cannot be read or written"),
@@ -174,10 +186,17 @@ pub(super) async fn unregister(
     State(api): State<Arc<Api>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     id: Result<Path<String>, PathRejection>,
+    query: Result<Query<Unregistration>, QueryRejection>,
 ) -> Result<Json<Done>, ApiError> {
     let id = parse_id(id)?;
+    let invalid = |error: QueryRejection| ApiError::Invalid(format!("Invalid query: {error}"));
+    let Query(Unregistration { keep_level }) = query.map_err(invalid)?;
     take_write(&api)?;
-    if !api.state.registry.unregister(id.clone()).await? {
+    let was_known = match keep_level {
+        true => api.state.registry.end_lease(id.clone()).await?,
+        false => api.state.registry.unregister(id.clone()).await?,
+    };
+    if !was_known {
         return Err(ApiError::UnknownContainer);
     }
     tracing::info!(uid = peer.uid, container = %id, "container unregistered");
@@ -206,12 +225,11 @@ pub(super) async fn reset(
     let reset = api.state.registry.reset(id.clone()).await?;
     let container = reset.ok_or(ApiError::UnknownContainer)?;
     tracing::warn!(uid = peer.uid, container = %id, "security level and abort latch reset by an operator");
-    (api.state.acts)(OperatorAct {
+    api.state.control.audit(OperatorAct {
         uid: peer.uid,
         method: "operator/reset",
         container: Some(container),
-        server: None,
-        name: None,
+        ..OperatorAct::default()
     });
     Ok(Json(Done::new("reset", &id)))
 }

@@ -7,21 +7,20 @@ use axum::Json;
 use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
 use super::registration::FieldError;
-use crate::mcp::AcceptError;
 use crate::registry::ChangeError;
 
 /// The body of an error response.
-#[derive(Debug, Default, Serialize, ToSchema)]
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub struct ErrorBody {
     /// What is wrong.
     pub error: String,
     /// Every error of the configuration, after a failed reload.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<String>,
 }
 
@@ -46,8 +45,9 @@ pub(super) enum ApiError {
     RateLimited(Duration),
     #[error(transparent)]
     Registry(#[from] ChangeError),
-    #[error(transparent)]
-    Definition(#[from] AcceptError),
+    /// Refused for a reason that one family of routes has.
+    #[error("{1}")]
+    Refused(StatusCode, String),
     #[error("Internal error")]
     Broken,
 }
@@ -79,11 +79,7 @@ impl IntoResponse for ApiError {
             Self::BadConfiguration(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Registry(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Definition(AcceptError::Unknown { .. }) => StatusCode::NOT_FOUND,
-            Self::Definition(AcceptError::Unchanged { .. } | AcceptError::Superseded { .. }) => {
-                StatusCode::CONFLICT
-            }
-            Self::Definition(AcceptError::Unwritten(_)) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Refused(status, _) => *status,
             Self::Broken => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let error = self.to_string();

@@ -8,19 +8,20 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{ConnectInfo, Path, State};
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::Api;
 use super::act::OperatorAct;
 use super::containers::{parse_id, take_write};
 use super::error::{ApiError, ErrorBody};
 use super::json;
 use super::socket::Peer;
-use crate::mcp::{Message, write_response};
+use super::{Api, ControlPlane};
+use crate::mcp::{AcceptError, Message, write_response};
 
 /// Limit on the number of JSON values in a request. A request with more is refused with 400.
 const MAX_VALUES: usize = 100_000;
@@ -40,44 +41,46 @@ pub struct NamedTool {
     pub tool: String,
 }
 
-/// The acceptance of a changed definition by an operator.
-#[derive(Debug)]
-pub struct Acceptance {
-    pub tool: NamedTool,
-    /// The digest that the operator saw; `None` accepts the definition that the server listed most
-    /// recently.
+/// The body of an acceptance.
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AcceptanceBody {
+    /// The SHA-256 of the definition that is accepted, in hexadecimal.
     pub digest: Option<String>,
 }
 
-/// The body of an acceptance.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct AcceptanceBody {
-    /// The SHA-256 of the definition that is accepted, in hexadecimal.
-    digest: Option<String>,
-}
-
 /// The digests of a tool's definition: SHA-256 in hexadecimal.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct DefinitionBody {
-    server: String,
-    tool: String,
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub struct DefinitionBody {
+    pub server: String,
+    pub tool: String,
     /// The digest of the accepted definition.
-    accepted: String,
+    pub accepted: String,
     /// The digest of the changed definition that waits to be accepted; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    changed: Option<String>,
+    pub changed: Option<String>,
 }
 
 /// The response to an acceptance.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Accepted {
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub struct Accepted {
     /// `accepted`
-    status: &'static str,
-    server: String,
-    tool: String,
+    pub status: String,
+    pub server: String,
+    pub tool: String,
     /// The SHA-256 of the accepted definition, in hexadecimal.
-    digest: String,
+    pub digest: String,
+}
+
+impl From<AcceptError> for ApiError {
+    fn from(error: AcceptError) -> Self {
+        let status = match &error {
+            AcceptError::Unknown { .. } => StatusCode::NOT_FOUND,
+            AcceptError::Unchanged { .. } | AcceptError::Superseded { .. } => StatusCode::CONFLICT,
+            AcceptError::Unwritten(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self::Refused(status, error.to_string())
+    }
 }
 
 /// Send one MCP request on behalf of a container. It is judged and audited as a request of that
@@ -115,19 +118,19 @@ pub(super) async fn request(
         ));
     };
     tracing::info!(uid = peer.uid, container = %container.id, %method, "MCP request by an operator");
-    (api.state.acts)(OperatorAct {
+    api.state.control.audit(OperatorAct {
         uid: peer.uid,
         method: "operator/mcp",
         container: Some(Arc::clone(&container)),
-        server: None,
         name: Some(Arc::clone(&method)),
+        ..OperatorAct::default()
     });
     let request = OperatorRequest {
         container,
         method,
         params,
     };
-    let outcome = (api.state.mcp)(request).await;
+    let outcome = api.state.control.mcp(request).await;
     let text = write_response(Some(&id), &outcome);
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
@@ -151,7 +154,8 @@ pub(super) async fn definition(
     named: Result<Path<NamedTool>, PathRejection>,
 ) -> Result<Json<DefinitionBody>, ApiError> {
     let Path(named) = named.map_err(|_| ApiError::UnknownPath)?;
-    let digests = (api.state.definition)(named.clone()).await?;
+    let tool = named.clone();
+    let digests = blocking(&api, move |control| control.definition(tool)).await?;
     Ok(Json(DefinitionBody {
         server: named.server,
         tool: named.tool,
@@ -191,24 +195,32 @@ pub(super) async fn accept(
         body => json::parse(body).map_err(ApiError::Invalid)?,
     };
     take_write(&api)?;
-    let acceptance = Acceptance {
-        tool: named.clone(),
-        digest: body.digest,
-    };
-    let digest = (api.state.accept_definition)(acceptance).await?;
+    let tool = named.clone();
+    let accepting = blocking(&api, |control| control.accept_definition(tool, body.digest));
+    let digest = accepting.await?;
     let NamedTool { server, tool } = named;
-    (api.state.acts)(OperatorAct {
+    api.state.control.audit(OperatorAct {
         uid: peer.uid,
         method: "operator/accept",
-        container: None,
         server: Some(server.as_str().into()),
         name: Some(tool.as_str().into()),
+        ..OperatorAct::default()
     });
     tracing::warn!(uid = peer.uid, %server, %tool, %digest, "changed definition of a tool accepted by an operator");
     Ok(Json(Accepted {
-        status: "accepted",
+        status: "accepted".to_owned(),
         server,
         tool,
         digest,
     }))
+}
+
+/// Calls the control plane on a thread that may block, since it reads or writes a file.
+async fn blocking<T: Send + 'static>(
+    api: &Api,
+    call: impl FnOnce(&dyn ControlPlane) -> Result<T, AcceptError> + Send + 'static,
+) -> Result<T, AcceptError> {
+    let control = Arc::clone(&api.state.control);
+    let done = tokio::task::spawn_blocking(move || call(&*control)).await;
+    done.unwrap_or_else(|error| Err(AcceptError::Unwritten(error.to_string())))
 }

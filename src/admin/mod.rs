@@ -1,9 +1,15 @@
 //! The admin API: HTTP over a Unix socket, whose clients are identified by their user id
 //! (`SO_PEERCRED`).
+//!
+//! A family of routes is one file: its handlers, the types of its requests and responses, which the
+//! client of the command line uses too, and its errors. `router` and `status::Document` list the
+//! handlers; [`ControlPlane`] has the operations of the server that they call.
 
 mod act;
+mod approvals;
 mod containers;
 mod error;
+mod grants;
 mod json;
 mod listed;
 mod mcp;
@@ -17,26 +23,34 @@ mod write_limit;
 use std::sync::Arc;
 use std::time::Duration;
 
+use addons::contract::BoxFuture;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::{get, post};
-use futures_util::future::BoxFuture;
+use axum::http::{HeaderMap, header};
+use axum::routing::{delete, get, post};
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 pub use act::OperatorAct;
+pub use approvals::{Approval, ApprovalList, ApproveBody, DenyBody};
+pub use containers::{ContainerList, Done};
+pub use error::ErrorBody;
+pub use grants::{GrantBody, GrantEntry, GrantList};
 pub use listed::{listed, not_registered};
-pub use mcp::{Acceptance, NamedTool, OperatorRequest};
+pub use mcp::{AcceptanceBody, Accepted, DefinitionBody, NamedTool, OperatorRequest};
 pub use registration::{FieldError, parse_registration, repo_name};
 pub use sandbox::{ActiveCredential, SandboxSettings};
 pub use schema::{ContainerEntry, RegistrationBody};
 pub use socket::{bind, probe};
-pub use status::{Check, ExplainRequest, ExplainStep, Explanation, Health, StepVerdict};
+pub use status::{
+    Check, ExplainRequest, ExplainStep, Explanation, HEALTHY, Health, HealthBody, StepVerdict,
+};
 
 use error::ApiError;
 use socket::{Peer, Peers};
 use write_limit::WriteLimit;
 
+use crate::approvals::Ledger;
 use crate::mcp::{AcceptError, Digests, Outcome};
 use crate::registry::Registry;
 use crate::telemetry::FlowLog;
@@ -46,32 +60,44 @@ const MAX_BODY_BYTES: usize = 1024 * 1024;
 /// How long open requests may take to finish, counted from the shutdown. Then they are aborted.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// An asynchronous function that another part of the server provides to the handlers.
-pub type Call<Request, Response> =
-    Arc<dyn Fn(Request) -> BoxFuture<'static, Response> + Send + Sync>;
-
 /// The parts of the server that the handlers use.
 pub struct AdminState {
     pub registry: Arc<Registry>,
     /// The ids of users that may connect, besides root and the server's own user.
     pub admin_uids: Vec<u32>,
-    pub health: Arc<dyn Fn() -> Health + Send + Sync>,
     pub metrics: prometheus::Registry,
     pub flows: Arc<FlowLog>,
+    /// The questions that operators decide, and the grants.
+    pub approvals: Arc<Ledger>,
+    pub control: Arc<dyn ControlPlane>,
+}
+
+/// The operations of the server that the handlers call.
+pub trait ControlPlane: Send + Sync {
+    fn health(&self) -> Health;
     /// Reloads the configuration. If the files are invalid, returns all of their errors.
-    pub reload: Call<(), Result<(), Vec<String>>>,
-    /// Returns the settings that a sandbox needs to use this proxy.
-    pub sandbox: Arc<dyn Fn() -> SandboxSettings + Send + Sync>,
+    fn reload(&self) -> Result<(), Vec<String>>;
+    /// The settings that a sandbox needs to use this proxy.
+    fn sandbox(&self) -> SandboxSettings;
     /// Explains the verdict on a request or a tool call. The error says why there is no verdict.
-    pub explain: Call<ExplainRequest, Result<Explanation, String>>,
+    fn explain(&self, question: ExplainRequest) -> BoxFuture<'_, Result<Explanation, String>>;
     /// Sends an MCP request on behalf of a container.
-    pub mcp: Call<OperatorRequest, Outcome>,
+    fn mcp(&self, request: OperatorRequest) -> BoxFuture<'_, Outcome>;
     /// Writes an operator's act to the audit log.
-    pub acts: Arc<dyn Fn(OperatorAct) + Send + Sync>,
-    /// Returns the digests of a tool's definition.
-    pub definition: Call<NamedTool, Result<Digests, AcceptError>>,
-    /// Accepts the changed definition of a tool of an MCP server, and returns its digest.
-    pub accept_definition: Call<Acceptance, Result<String, AcceptError>>,
+    fn audit(&self, act: OperatorAct);
+    /// The digests of a tool's definition. Blocks while the file of accepted definitions is written.
+    /// Fails if the tool is unknown, or the file cannot be read.
+    fn definition(&self, tool: NamedTool) -> Result<Digests, AcceptError>;
+    /// Accepts the changed definition of a tool, so that clients see the tool again, and returns
+    /// the definition's digest. `digest` is the one that the operator saw; `None` accepts the
+    /// definition that the server listed most recently. Fails if the tool is unknown, if its
+    /// definition has not changed or has another digest, or if the file of accepted definitions
+    /// cannot be read or written. Blocks until the acceptance is on disk.
+    fn accept_definition(
+        &self,
+        tool: NamedTool,
+        digest: Option<String>,
+    ) -> Result<String, AcceptError>;
 }
 
 /// The state of every handler.
@@ -124,6 +150,13 @@ fn router(api: Arc<Api>) -> Router {
             "/internal/mcp/definitions/{server}/{tool}/accept",
             post(mcp::accept),
         )
+        .route("/internal/approvals", get(approvals::list))
+        .route("/internal/approvals/{id}", get(approvals::show))
+        .route("/internal/approvals/{id}/approve", post(approvals::approve))
+        .route("/internal/approvals/{id}/deny", post(approvals::deny))
+        .route("/internal/approvals/{id}/forget", post(approvals::forget))
+        .route("/internal/grants", get(grants::list).post(grants::add))
+        .route("/internal/grants/{id}", delete(grants::revoke))
         .route("/internal/health", get(status::health))
         .route("/internal/metrics", get(status::metrics))
         .route("/internal/flows", get(status::flows))
@@ -135,4 +168,11 @@ fn router(api: Arc<Api>) -> Router {
         .method_not_allowed_fallback(async || ApiError::WrongMethod)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(api)
+}
+
+/// Whether a client asks for a live stream instead of a list.
+fn wants_events(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT);
+    let accept = accept.and_then(|accept| std::str::from_utf8(accept.as_bytes()).ok());
+    accept.is_some_and(|accept| accept.contains("text/event-stream"))
 }

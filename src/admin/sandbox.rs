@@ -52,5 +52,5 @@ pub struct ActiveCredential {
     responses((status = 200, body = SandboxSettings))
 )]
 pub(super) async fn sandbox(State(api): State<Arc<Api>>) -> Json<SandboxSettings> {
-    Json((api.state.sandbox)())
+    Json(api.state.control.sandbox())
 }

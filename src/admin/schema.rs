@@ -1,7 +1,7 @@
 //! The JSON forms of a registration and of a registered container.
 
 use addons::contract::{Container, HostPattern, Source};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use utoipa::ToSchema;
@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use crate::registry::RepoEntry;
 
 /// A registration.
-#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
 pub struct RegistrationBody {
     /// The container's IPv4 or IPv6 address; required unless there is a `listener`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,7 +33,7 @@ pub struct RegistrationBody {
 }
 
 /// A registered container.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ContainerEntry {
     #[serde(flatten)]
     pub registration: RegistrationBody,
@@ -47,7 +47,7 @@ pub struct ContainerEntry {
     /// requests pass: `initialize`, `server/discover`, `ping`, `logging/setLevel`, `tools/list`,
     /// `prompts/list`, `resources/list`, `resources/templates/list`, `resources/unsubscribe`, and
     /// `subscriptions/listen` without resources.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tool_calls_aborted: bool,
 }
 

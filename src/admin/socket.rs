@@ -74,6 +74,28 @@ pub(super) struct Peer {
     pub(super) uid: u32,
 }
 
+impl Peer {
+    /// The user's id and name, such as `uid 1000 (alice)`; only the id if `/etc/passwd` has no name
+    /// for it.
+    pub(super) fn who(self) -> String {
+        let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        match user_name(&users, self.uid) {
+            Some(name) => format!("uid {} ({name})", self.uid),
+            None => format!("uid {}", self.uid),
+        }
+    }
+}
+
+/// The name of a user in the format of `/etc/passwd`.
+fn user_name(users: &str, uid: u32) -> Option<&str> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next().filter(|name| !name.is_empty())?;
+        let id: u32 = fields.nth(1)?.parse().ok()?;
+        (id == uid).then_some(name)
+    })
+}
+
 /// Accepts connections of permitted users, and closes others before reading.
 pub(super) struct Peers {
     listener: UnixListener,
@@ -145,9 +167,23 @@ mod tests {
     use std::process::{Child, Command, Stdio};
     use std::time::Duration;
 
-    use testkit::each_row_async;
+    use testkit::{each_row, each_row_async};
 
     use super::*;
+
+    #[test]
+    fn a_user_is_named_by_the_first_entry_of_the_id() {
+        let users = "root:x:0:0:root:/root:/bin/sh\n\n:x:7:7::/:\nbroken\nalice:x:1000:100::/:\nbob:x:1000:1::/:\n";
+        each_row(
+            [
+                (0, Some("root")),
+                (1000, Some("alice")),
+                (7, None),
+                (100, None),
+            ],
+            |(uid, name)| assert_eq!(user_name(users, uid), name, "{uid}"),
+        );
+    }
 
     /// The id of a user other than root and other than the user of the tests.
     const OTHER: u32 = 54_321;

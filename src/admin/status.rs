@@ -12,12 +12,13 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
 use prometheus::{Encoder, TextEncoder};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tokio::sync::broadcast::error::RecvError;
 use utoipa::{OpenApi, ToSchema};
 
 use super::error::{ApiError, ErrorBody};
-use super::{Api, containers, json, mcp, sandbox};
+use super::{Api, approvals, containers, grants, json, mcp, sandbox};
 
 /// The result of one health check.
 #[derive(Clone, Debug)]
@@ -39,17 +40,16 @@ impl Health {
     }
 }
 
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct HealthBody {
-    /// `healthy` or `degraded`.
-    status: &'static str,
-    #[schema(value_type = std::collections::BTreeMap<String, bool>)]
-    #[serde(serialize_with = "by_name")]
-    checks: Vec<Check>,
-}
+/// The status of a server whose critical checks all pass.
+pub const HEALTHY: &str = "healthy";
 
-fn by_name<S: Serializer>(checks: &[Check], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(checks.iter().map(|check| (check.name, check.ok)))
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub struct HealthBody {
+    /// `healthy` or `degraded`.
+    pub status: String,
+    // Not a `BTreeMap`: the checks stay in their order.
+    #[schema(value_type = std::collections::BTreeMap<String, bool>)]
+    pub checks: Map<String, Value>,
 }
 
 /// A question about the verdict on a request or on a tool call.
@@ -72,7 +72,7 @@ pub struct ExplainRequest {
     /// The arguments of a tool call; an empty object by default.
     #[schema(value_type = Option<Object>)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub arguments: Option<serde_json::Map<String, serde_json::Value>>,
+    pub arguments: Option<Map<String, Value>>,
 }
 
 /// The verdict on a request or a tool call, and the verdict of each addon.
@@ -133,13 +133,19 @@ pub(super) struct Reloaded {
     )
 )]
 pub(super) async fn health(State(api): State<Arc<Api>>) -> (StatusCode, Json<HealthBody>) {
-    let health = (api.state.health)();
+    let health = api.state.control.health();
     let (code, status) = match health.is_healthy() {
-        true => (StatusCode::OK, "healthy"),
+        true => (StatusCode::OK, HEALTHY),
         false => (StatusCode::SERVICE_UNAVAILABLE, "degraded"),
     };
-    let checks = health.0;
-    (code, Json(HealthBody { status, checks }))
+    let checks = health.0.into_iter();
+    let body = HealthBody {
+        status: status.to_owned(),
+        checks: checks
+            .map(|check| (check.name.to_owned(), check.ok.into()))
+            .collect(),
+    };
+    (code, Json(body))
 }
 
 /// Metrics as Prometheus text.
@@ -172,13 +178,7 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Api
     )))
 )]
 pub(super) async fn flows(State(api): State<Arc<Api>>, headers: HeaderMap) -> Response {
-    let accept = headers
-        .get(header::ACCEPT)
-        .map(header::HeaderValue::as_bytes);
-    let wants_stream = accept
-        .and_then(|accept| std::str::from_utf8(accept).ok())
-        .is_some_and(|accept| accept.contains("text/event-stream"));
-    if wants_stream {
+    if super::wants_events(&headers) {
         return live_flows(&api);
     }
     let mut body = b"{\"flows\":".to_vec();
@@ -214,7 +214,7 @@ fn live_flows(api: &Api) -> Response {
     )
 )]
 pub(super) async fn reload(State(api): State<Arc<Api>>) -> Result<Json<Reloaded>, ApiError> {
-    let done = (api.state.reload)(()).await;
+    let done = api.state.control.reload();
     done.map_err(ApiError::BadConfiguration)?;
     Ok(Json(Reloaded { status: "reloaded" }))
 }
@@ -234,7 +234,7 @@ pub(super) async fn explain(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Explanation>, ApiError> {
     let question = json::parse(&body?).map_err(ApiError::Invalid)?;
-    let explanation = (api.state.explain)(question).await;
+    let explanation = api.state.control.explain(question).await;
     explanation.map(Json).map_err(ApiError::Invalid)
 }
 
@@ -263,6 +263,14 @@ pub(super) async fn openapi() -> Json<utoipa::openapi::OpenApi> {
         mcp::request,
         mcp::definition,
         mcp::accept,
+        approvals::list,
+        approvals::show,
+        approvals::approve,
+        approvals::deny,
+        approvals::forget,
+        grants::list,
+        grants::add,
+        grants::revoke,
         health,
         metrics,
         flows,

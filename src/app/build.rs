@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Chain, Containers, OwnAddresses};
+use addons::contract::{Chain, Containers, GRANTED, OwnAddresses};
 use addons::git::LFS_CREDENTIAL;
 use addons::mcp::{McpPorts, NoApprovals, OnUnavailable};
 use addons::{Ports, standard_chain};
 use rustls::crypto::CryptoProvider;
 
 use super::failure::Failure;
+use crate::approvals::{Ledger, LedgerPort, LiveGrants};
 use crate::config::Config;
 use crate::mcp::policy::{Bundles, PolicyMetrics, PolicyThreads, RegoEvaluator, Unloaded};
 use crate::registry::{Registry, RegistryRecords};
@@ -32,6 +33,8 @@ pub struct LongLived {
     pub nameservers: Arc<NameserverWatch>,
     pub policy_threads: Arc<PolicyThreads>,
     pub policy_metrics: Arc<PolicyMetrics>,
+    pub ledger: Arc<Ledger>,
+    pub grants: Arc<LiveGrants>,
 }
 
 /// Builds snapshots from configurations and from the parts that reloads keep.
@@ -80,12 +83,16 @@ impl Builder {
         let chain = Arc::new(self.chain(&config, mcp)?);
         let entries = || config.addons.allowlist.values();
         let labels = entries().map(|entry| Arc::clone(&entry.label));
+        let asks = config.addons.policy.asks_about_hosts;
+        let granted = asks.then_some(GRANTED);
         let state = &self.long_lived.addons;
-        state.breakers.name_upstreams(labels);
+        state
+            .breakers
+            .name_upstreams(labels.chain(granted.map(Into::into)));
         let credentials = config.addons.credentials.active.iter();
         let credentials = credentials.map(|entry| entry.name.as_str());
         state.metrics.create_configured(
-            entries().map(|entry| &*entry.label),
+            entries().map(|entry| &*entry.label).chain(granted),
             credentials.chain([LFS_CREDENTIAL]),
         );
         let network = Network {
@@ -109,6 +116,11 @@ impl Builder {
             state: self.long_lived.addons.clone(),
             containers: Arc::clone(&self.registry) as _,
             own: Arc::clone(&self.own) as Arc<dyn OwnAddresses>,
+            ledger: Arc::new(LedgerPort {
+                ledger: Arc::clone(&self.long_lived.ledger),
+                grants: Arc::clone(&self.long_lived.grants),
+                ttl: config.proxy.approvals.ttl,
+            }),
             mcp,
             deadline: PHASE_DEADLINE,
         };

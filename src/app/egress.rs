@@ -50,6 +50,12 @@ impl Egress for EgressListeners {
         // socket has at most 107 bytes.
         let name = format!("{EGRESS_PREFIX}{}.sock", LeaseId::generate().short());
         let path = self.directory.join(name);
+        // A sandbox connects from another working directory.
+        if !path.is_absolute() {
+            let directory = self.directory.display();
+            let error = format!("the absolute path of {directory} is too long for sockets");
+            return Err(io::Error::other(error));
+        }
         let engine = self.engine.get().and_then(Weak::upgrade);
         let engine = engine.ok_or_else(|| io::Error::other("the proxy is starting or stopping"))?;
         let listener = UnixListener::bind(&path)?;

@@ -6,7 +6,7 @@ use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ use crate::registry::{LISTENER_PREFIX, Registry};
 
 /// Limit on the connections of a TCP listener that wait to be accepted.
 const BACKLOG: u32 = 4096;
+/// The longest path of a Unix socket, in bytes.
+const MAX_SOCKET_PATH: usize = 107;
 /// The pause before the next attempt to open a lease's Unix listener.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -115,6 +117,18 @@ pub fn socket_directory(listen: &Listen) -> &Path {
     // The parent of a bare file name is the empty path.
     let directory = directory.filter(|directory| !directory.as_os_str().is_empty());
     directory.unwrap_or(Path::new("."))
+}
+
+/// Like [`socket_directory`], as an absolute path, since `run` and the sandboxes of MCP servers
+/// connect to the sockets from other working directories. The path stays relative if the absolute
+/// path of a socket in it would be too long.
+pub fn absolute_socket_directory(listen: &Listen) -> PathBuf {
+    // `sandbox-012345678901.sock`, the name of a lease's socket, is the longest.
+    const LONGEST: usize = MAX_SOCKET_PATH - "/sandbox-012345678901.sock".len();
+    let directory = socket_directory(listen);
+    let absolute = std::path::absolute(directory).ok();
+    let absolute = absolute.filter(|path| path.as_os_str().len() <= LONGEST);
+    absolute.unwrap_or_else(|| directory.to_owned())
 }
 
 /// Removes the sockets of leases and MCP servers that a killed proxy left: those that refuse

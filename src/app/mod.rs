@@ -1,6 +1,8 @@
 //! Builds the server from its configuration, runs it and drains it.
 
+mod approvals;
 mod build;
+mod control;
 mod data_dir;
 mod descriptors;
 mod dev;
@@ -28,9 +30,10 @@ use tokio_util::task::TaskTracker;
 pub use dev::DevOptions;
 pub use failure::Failure;
 pub use private::{PrivateStart, run_private};
-pub use private_options::PrivateOptions;
+pub use private_options::{PrivateOptions, socket_in};
 
 use crate::admin::{self, AdminState};
+use crate::approvals::{ApprovalMetrics, Ledger, LiveGrants, Notifier};
 use crate::config::{Config, DEV_STATE, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
@@ -49,7 +52,7 @@ use data_dir::DataDir;
 use descriptors::DescriptorShares;
 use egress::EgressListeners;
 use health::{Checks, HealthCollector};
-use listeners::{Listeners, socket_directory};
+use listeners::{Listeners, absolute_socket_directory, socket_directory};
 use operator::Operator;
 use reload::{Reloader, Source};
 
@@ -121,6 +124,8 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
 struct App {
     engine: Arc<Engine>,
     registry: Arc<Registry>,
+    ledger: Arc<Ledger>,
+    grants: Arc<LiveGrants>,
     metrics: prometheus::Registry,
     checks: Checks,
     addons: addons::State,
@@ -129,12 +134,14 @@ struct App {
     snapshots: Arc<SnapshotStore>,
     questions: Arc<dns::Service>,
     operator: Operator,
+    approval_metrics: ApprovalMetrics,
+    notifier: Notifier,
     admin_uids: Vec<u32>,
     _data_dir: DataDir,
 }
 
 impl App {
-    fn build(source: Source, config: Arc<Config>, own: OwnListeners) -> Result<Self, Failure> {
+    fn build(source: Source, config: Arc<Config>, own: OwnListeners) -> Result<Arc<Self>, Failure> {
         let proxy = &config.proxy;
         let data_dir = DataDir::open(&proxy.data_dir)?;
         let provider = Arc::new(tls::provider());
@@ -142,13 +149,18 @@ impl App {
             CaFiles::new(&proxy.data_dir, &proxy.certs_dir),
             Arc::clone(&provider),
         )?;
-        let socket_dir = socket_directory(&proxy.listen);
-        let registry = Registry::open(SqliteStore::new(proxy.data_dir.join(FILE_NAME)), socket_dir);
+        let socket_dir = absolute_socket_directory(&proxy.listen);
+        let store = SqliteStore::new(proxy.data_dir.join(FILE_NAME));
+        let registry = Registry::open(store, &socket_dir);
+        let ledger = approvals::open(&proxy.data_dir).map_err(internal)?;
+        let grants = LiveGrants::new(Arc::clone(&ledger), Arc::clone(&registry));
         let metrics = prometheus::Registry::new();
+        let approval_metrics = ApprovalMetrics::new(&metrics).map_err(internal)?;
         let audit = HealthFlag::default();
         let log =
             AuditLog::start(proxy.audit.clone(), audit.clone(), &metrics).map_err(internal)?;
         let client = Arc::new(OutboundClient::default());
+        let notifier = Notifier::new(Arc::clone(&client) as _, &metrics).map_err(internal)?;
         let outside = SystemPorts {
             outbound: Arc::clone(&client) as _,
             files: Arc::new(FilesOnDisk),
@@ -166,6 +178,8 @@ impl App {
             nameservers: Arc::clone(&nameservers),
             policy_threads: Arc::new(PolicyThreads::start().map_err(internal)?),
             policy_metrics: Arc::new(PolicyMetrics::new(&metrics).map_err(internal)?),
+            ledger: Arc::clone(&ledger),
+            grants: Arc::clone(&grants),
         };
         let builder = Builder {
             registry: Arc::clone(&registry),
@@ -186,7 +200,7 @@ impl App {
         let questions = Arc::new(questions);
         let inspection = Inspection::new(&metrics).map_err(internal)?;
         let service = Arc::new(Service::new(Arc::clone(&snapshots), inspection));
-        let egress = Arc::new(EgressListeners::new(socket_dir.to_owned()));
+        let egress = Arc::new(EgressListeners::new(socket_dir));
         let out = Arc::clone(&egress);
         let (gateway, operator) = mcp::gateway(&service, &config, &source.dir, out, &metrics)?;
         let servers = Arc::clone(operator.core.mounts());
@@ -223,9 +237,11 @@ impl App {
             checks.configuration.clone(),
             &metrics,
         );
-        Ok(Self {
+        Ok(Arc::new(Self {
             engine,
             registry,
+            ledger,
+            grants,
             metrics,
             checks,
             addons,
@@ -234,12 +250,14 @@ impl App {
             snapshots,
             questions,
             operator,
+            approval_metrics,
+            notifier,
             admin_uids: proxy.admin_uids.clone(),
             _data_dir: data_dir,
-        })
+        }))
     }
 
-    fn start(self, listeners: Listeners) -> Running {
+    fn start(self: Arc<Self>, listeners: Listeners) -> Running {
         let shutdown = CancellationToken::new();
         let tasks = TaskTracker::new();
         let dns_guard = self.checks.dns.on();
@@ -273,72 +291,50 @@ impl App {
             drop(dns_guard);
         });
         tasks.spawn(Arc::clone(&self.registry).run(shutdown.clone()));
+        tasks.spawn(approvals::keep(
+            Arc::clone(&self.ledger),
+            Arc::clone(&self.registry),
+            shutdown.clone(),
+        ));
+        tasks.spawn(Arc::clone(&self.grants).run(shutdown.clone()));
+        // The settings may have changed while the server did not run.
+        let policy = self.snapshots.current().config.addons.policy.clone();
+        approvals::end_outdated(&self.ledger, policy);
         tasks.spawn(listeners::follow_own_listeners(
             Arc::clone(&self.engine),
             Arc::clone(&self.registry),
             shutdown.clone(),
         ));
+        let metrics = self.approval_metrics.clone();
+        tasks.spawn(metrics.follow(Arc::clone(&self.ledger), shutdown.clone()));
+        let snapshots = Arc::clone(&self.snapshots);
+        let targets = move || snapshots.current().config.proxy.approvals.notify.clone();
+        let notifier = self.notifier.clone();
+        tasks.spawn(notifier.follow(Arc::clone(&self.ledger), targets, shutdown.clone()));
         tasks.spawn(tick_audit(self.addons.clone(), shutdown.clone()));
         tasks.spawn(free_idle(self.addons.clone(), shutdown.clone()));
         tasks.spawn(refresh_ca(Arc::clone(&self.engine), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.reloader).watch(shutdown.clone()));
-        tasks.spawn(admin::serve(
-            listeners.admin,
-            self.admin_state(),
-            shutdown.clone(),
-        ));
+        let state = AdminState {
+            registry: Arc::clone(&self.registry),
+            admin_uids: self.admin_uids.clone(),
+            metrics: self.metrics.clone(),
+            flows: self.log.flow_log(),
+            approvals: Arc::clone(&self.ledger),
+            control: Arc::clone(&self) as _,
+        };
+        tasks.spawn(admin::serve(listeners.admin, state, shutdown.clone()));
         Running {
             app: self,
             tasks,
             shutdown,
         }
     }
-
-    fn admin_state(&self) -> AdminState {
-        let (checks, reloader) = (self.checks.clone(), Arc::clone(&self.reloader));
-        let (snapshots, registry) = (Arc::clone(&self.snapshots), Arc::clone(&self.registry));
-        let audit = Arc::clone(&self.addons.audit);
-        let (in_force, token_sources) = (
-            Arc::clone(&self.snapshots),
-            Arc::clone(&self.addons.token_sources),
-        );
-        let [explaining, requesting, reading, accepting] = [(); 4].map(|()| self.operator.clone());
-        AdminState {
-            registry: Arc::clone(&self.registry),
-            admin_uids: self.admin_uids.clone(),
-            health: Arc::new(move || checks.health()),
-            metrics: self.metrics.clone(),
-            flows: self.log.flow_log(),
-            reload: Arc::new(move |()| {
-                let reloader = Arc::clone(&reloader);
-                Box::pin(async move { reloader.reload() })
-            }),
-            sandbox: Arc::new(move || {
-                sandbox::settings(&in_force.current().config, &token_sources)
-            }),
-            explain: Arc::new(move |question| {
-                let (snapshot, registry) = (snapshots.current(), Arc::clone(&registry));
-                let operator = explaining.clone();
-                Box::pin(async move {
-                    match question.method.as_str() {
-                        operator::TOOL_CALL => {
-                            operator.explain(&snapshot, &registry, question).await
-                        }
-                        _ => explain::explain(&snapshot, &registry, question).await,
-                    }
-                })
-            }),
-            mcp: Arc::new(move |request| Box::pin(requesting.clone().request(request))),
-            acts: Arc::new(move |act| operator::audit(&audit, act)),
-            definition: Arc::new(move |tool| Box::pin(reading.clone().digests(tool))),
-            accept_definition: Arc::new(move |tool| Box::pin(accepting.clone().accept(tool))),
-        }
-    }
 }
 
 /// A running server: its parts and its tasks.
 struct Running {
-    app: App,
+    app: Arc<App>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
 }

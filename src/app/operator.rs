@@ -4,19 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{
-    Container, Definition, Direction, FlowStart, Frame, Kind, McpSubject, Principal, Subject,
+    Container, Definition, Direction, FlowStart, Frame, Kind, McpSubject, McpTarget, Principal,
+    Subject,
 };
 use addons::observe::Audit;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use super::explain::{client, find, report};
-use crate::admin::{
-    Acceptance, ExplainRequest, Explanation, NamedTool, OperatorAct, OperatorRequest, listed,
-};
-use crate::mcp::{
-    AcceptError, Caller, ClientRequest, Core, DefinitionFile, Digests, Events, Outcome, Version,
-};
+use crate::admin::{ExplainRequest, Explanation, OperatorAct, listed};
+use crate::approvals::Scope;
+use crate::mcp::{Caller, Core, DefinitionFile, Version};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 
@@ -24,7 +22,6 @@ use crate::snapshot::Snapshot;
 pub const TOOL_CALL: &str = "tools/call";
 
 /// The parts of the gateway that the admin API uses.
-#[derive(Clone)]
 pub struct Operator {
     pub core: Arc<Core>,
     pub definitions: Arc<DefinitionFile>,
@@ -41,7 +38,18 @@ pub fn audit(audit: &Audit, act: OperatorAct) {
     let mut start = FlowStart::new(Kind::Mcp, Default::default(), subject, None);
     start.principal = act.container.map(Principal::from);
     let mut flow = start.begin();
-    flow.set_rule(format!("operator: uid {}", act.uid));
+    let by = act.by.unwrap_or_else(|| format!("uid {}", act.uid));
+    flow.set_rule(format!("operator: {by}"));
+    let record = flow.mcp_record();
+    let scope = act.scope.map(|scope| match scope {
+        Scope::For(time) => format!("for {}s", time.as_secs()),
+        scope => scope.as_str().to_owned(),
+    });
+    let said = scope.as_deref().into_iter().chain(act.reason.as_deref());
+    let said = said.collect::<Vec<_>>().join(": ");
+    record.reason = Some(said).filter(|said| !said.is_empty()).map(Into::into);
+    record.approval = act.approval.map(Into::into);
+    record.waited = act.waited;
     let done = addons::contract::Outcome {
         status: 200,
         denial: None,
@@ -52,52 +60,11 @@ pub fn audit(audit: &Audit, act: OperatorAct) {
 }
 
 impl Operator {
-    /// Sends a request on behalf of a container, as a client of MCP revision 2026-07-28 without
-    /// capabilities.
-    pub async fn request(self, request: OperatorRequest) -> Outcome {
-        let request = ClientRequest {
-            caller: Arc::new(caller(request.container)),
-            method: request.method,
-            params: request.params,
-            trace: None,
-            // Drops progress and log messages.
-            events: Events::none(),
-        };
-        Arc::clone(&self.core).request(request).await
-    }
-
-    /// The digests of a tool's definition. Fails if the tool is unknown, or the file of accepted
-    /// definitions cannot be read.
-    pub async fn digests(self, tool: NamedTool) -> Result<Digests, AcceptError> {
-        let definitions = self.definitions;
-        let reading =
-            tokio::task::spawn_blocking(move || definitions.digests(&tool.server, &tool.tool));
-        let read = reading.await;
-        read.unwrap_or_else(|error| Err(AcceptError::Unwritten(error.to_string())))
-    }
-
-    /// Accepts a changed definition, so that clients see the tool again. Returns the definition's
-    /// digest. Fails if the tool is unknown, if its definition has not changed, or if the digest
-    /// differs from the digest in `acceptance`. Also fails if the file of accepted definitions
-    /// cannot be read or written.
-    pub async fn accept(self, acceptance: Acceptance) -> Result<String, AcceptError> {
-        let Acceptance { tool, digest } = acceptance;
-        let (definitions, server) = (Arc::clone(&self.definitions), tool.server.clone());
-        let accepting = tokio::task::spawn_blocking(move || {
-            definitions.accept(&tool.server, &tool.tool, digest.as_deref())
-        });
-        let accepted = accepting.await;
-        let digest =
-            accepted.unwrap_or_else(|error| Err(AcceptError::Unwritten(error.to_string())))?;
-        self.core.mounts().accepted(&server);
-        Ok(digest)
-    }
-
     /// Judges a tool call in a dry run; the call is not sent to the server. Returns an error if the
     /// question is incomplete, or if the server cannot list its tools. Also returns an error if the
     /// container, the server or the tool cannot be found.
     pub async fn explain(
-        self,
+        &self,
         snapshot: &Snapshot,
         registry: &Registry,
         question: ExplainRequest,
@@ -110,8 +77,9 @@ impl Operator {
         let arguments = question.arguments.map_or_else(|| json!({}), Value::Object);
         let params = json!({ "name": tool, "arguments": arguments });
         let params = to_raw_value(&params).map_err(|error| error.to_string())?;
+        let server: Arc<str> = server.as_str().into();
         let subject = McpSubject {
-            server: Some(server.as_str().into()),
+            server: Some(Arc::clone(&server)),
             method: TOOL_CALL.into(),
             name: Some(tool.as_str().into()),
         };
@@ -119,7 +87,8 @@ impl Operator {
         let mut start = chain.for_mcp(client(&container), subject);
         start.principal = Some(Principal::from(container));
         let mut flow = start.begin_dry();
-        let frame = Frame::request(Direction::ToServer, TOOL_CALL, Some(params));
+        let target = McpTarget::of(&server, Some(&definition));
+        let frame = Frame::request(Direction::ToServer, target, TOOL_CALL, Some(params));
         let verdict = chain
             .mcp_request(&mut flow, frame.of_tool(definition))
             .await;
@@ -170,7 +139,8 @@ impl Operator {
     }
 }
 
-fn caller(container: Arc<Container>) -> Caller {
+/// A client of MCP revision 2026-07-28 without capabilities, on behalf of a container.
+pub fn caller(container: Arc<Container>) -> Caller {
     let none: Box<RawValue> = RawValue::from_string("{}".to_owned()).unwrap_or_default();
     Caller {
         client: client(&container),

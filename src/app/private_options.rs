@@ -1,7 +1,7 @@
 //! The options of `run` that change the configuration of its appliance.
 
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use addons::contract::Host;
@@ -23,15 +23,20 @@ pub struct PrivateOptions {
     pub host_ports: Vec<u16>,
     /// A directory with a `credentials.yaml`, whose active entries are added to those of the
     /// configuration. An entry is left out if an active entry of the configuration has the same
-    /// name, or if any entry of the configuration has one of the same hosts.
+    /// name or one of the same hosts.
     pub logins: Option<PathBuf>,
     /// The path of the audit log, which outlives the appliance.
     pub audit: PathBuf,
 }
 
+/// The admin socket of the appliance with this state directory.
+pub fn socket_in(state: &Path) -> PathBuf {
+    state.join("api.sock")
+}
+
 impl PrivateOptions {
     pub fn socket(&self) -> PathBuf {
-        self.state.join("api.sock")
+        socket_in(&self.state)
     }
 
     /// Applies the options to a configuration: replaces listeners and paths, and adds hosts and

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts};
 use tokio_util::sync::CancellationToken;
 
+use super::approvals;
 use super::build::Builder;
 use super::private_options::PrivateOptions;
 use crate::config::{self, Config, ConfigErrors, FILES, Listen, Profile};
@@ -127,7 +128,9 @@ impl Reloader {
         match loaded {
             Ok(snapshot) => {
                 let settings = Arc::clone(&snapshot.config.addons.mcp);
+                let policy = snapshot.config.addons.policy.clone();
                 self.snapshots.replace(snapshot);
+                approvals::end_outdated(&self.builder.long_lived.ledger, policy);
                 // After `replace`: clients that are notified of a changed list request it at once,
                 // and must get the list under the new settings.
                 self.servers.apply(&settings.servers);
@@ -206,9 +209,8 @@ impl Reloader {
         }
     }
 
-    /// Warns of each changed setting that takes effect only with a restart. Copies the listeners,
-    /// directories and audit settings in force into the new configuration. The other settings in
-    /// `changed` need no copy, since they are read only at the start.
+    /// Warns of each setting that differs from the one in force and takes effect only with a
+    /// restart. Copies those in force into the new configuration.
     fn keep_what_needs_a_restart(&self, config: &mut Config) {
         let snapshot = self.snapshots.current();
         let in_force = &snapshot.config;
@@ -230,6 +232,9 @@ impl Reloader {
         new.data_dir.clone_from(&old.data_dir);
         new.certs_dir.clone_from(&old.certs_dir);
         new.audit = old.audit.clone();
+        new.logging = old.logging.clone();
+        new.admin_uids.clone_from(&old.admin_uids);
+        new.admin_mode = old.admin_mode;
         config.addons.audit = in_force.addons.audit;
     }
 

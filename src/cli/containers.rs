@@ -6,15 +6,13 @@ use std::time::Duration;
 
 use addons::contract::{AuthMode, ContainerId};
 use clap::{Args, Subcommand};
-use http::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::client::CONTAINERS;
 use super::exit::Failure;
 use super::{Output, examples, parse_id};
-use crate::admin::RegistrationBody;
+use crate::admin::{ContainerEntry, ContainerList, Done, RegistrationBody};
 use crate::registry::RepoEntry;
 
 /// Subcommands of `container`.
@@ -24,7 +22,7 @@ pub enum ContainerCommand {
     #[command(after_help = examples::CONTAINER_ADD)]
     Add(Box<Add>),
     /// Unregister a container; its connections end
-    Rm(One),
+    Rm(Rm),
     /// Lower a container's security level to Public, and lift the block of a deny_abort
     Reset(One),
     /// List the registered containers
@@ -43,17 +41,15 @@ pub struct One {
     output: Output,
 }
 
-impl One {
-    /// Sends a request to the path of the container with `below` appended, and prints the response.
-    async fn call(
-        &self,
-        method: Method,
-        below: &str,
-        lines: impl FnOnce(&Value) -> String,
-    ) -> Result<(), Failure> {
-        let path = format!("{CONTAINERS}/{}{below}", self.id);
-        self.output.call(method, &path, None, lines).await
-    }
+/// The container to unregister.
+#[derive(Args, Debug)]
+pub struct Rm {
+    #[command(flatten)]
+    one: One,
+    /// Keep the container's security level and the block of a deny_abort for its next lease, as
+    /// after an expiry
+    #[arg(long)]
+    keep_level: bool,
 }
 
 /// The container to register.
@@ -117,16 +113,23 @@ impl ContainerCommand {
     pub(super) async fn run(self) -> Result<(), Failure> {
         match self {
             Self::Add(add) => add.run().await,
-            Self::Rm(one) => {
-                let done = |_: &Value| format!("unregistered {}", one.id);
-                one.call(Method::DELETE, "", done).await
+            Self::Rm(Rm {
+                one: One { id, output },
+                keep_level,
+            }) => {
+                let client = output.target.client();
+                let done = client.unregister(id.as_str(), keep_level).await?;
+                output.print(&done, lines)
             }
-            Self::Reset(one) => {
-                let done = |_: &Value| format!("reset {}", one.id);
-                one.call(Method::POST, "/reset", done).await
+            Self::Reset(One { id, output }) => {
+                let done = output.target.client().reset(id.as_str()).await?;
+                output.print(&done, lines)
             }
-            Self::List(output) => output.call(Method::GET, CONTAINERS, None, table).await,
-            Self::Show(one) => one.call(Method::GET, "", details).await,
+            Self::List(output) => output.print(&output.target.client().containers().await?, table),
+            Self::Show(One { id, output }) => {
+                let container = output.target.client().container(id.as_str()).await?;
+                output.print(&container, details)
+            }
         }
     }
 }
@@ -144,64 +147,45 @@ impl Add {
             expires_at,
             allowed_domains: Some(self.allow_domains).filter(|domains| !domains.is_empty()),
         };
-        let body = serde_json::to_value(body).map_err(Failure::internal)?;
-        let lines = |response: &Value| registered(&self.id, response);
-        let output = &self.output;
-        output
-            .call(Method::POST, CONTAINERS, Some(&body), lines)
-            .await
+        let done = self.output.target.client().register(&body).await?;
+        self.output.print(&done, lines)
     }
 }
 
-/// Formats a registration: the new lease, the leases that it replaced, and its socket.
-fn registered(id: &ContainerId, response: &Value) -> String {
-    let mut lines = vec![format!("registered {id}")];
-    let replaced = response.get("replaced").and_then(Value::as_array);
-    for other in replaced.into_iter().flatten().map(text) {
-        lines.push(match other == id.as_str() {
+/// Formats a change: what was done with the container, the leases that a registration replaced, and
+/// its socket.
+fn lines(done: &Done) -> String {
+    let id = &done.container_id;
+    let mut lines = vec![format!("{} {id}", done.status)];
+    for other in &done.replaced {
+        lines.push(match other == id {
             true => format!("replaced the earlier lease of {id}: its connections end"),
             false => {
                 format!("replaced the lease of {other}, which had this address: {other} is unregistered, its connections end")
             }
         });
     }
-    if let Some(socket) = response.get("socket") {
-        lines.push(format!("socket {}", text(socket)));
-    }
+    lines.extend(done.socket.iter().map(|socket| format!("socket {socket}")));
     lines.join("\n")
 }
 
 const COLUMNS: [&str; 5] = ["ID", "ADDRESS", "MODE", "EXPIRES", "REPOS"];
 
-fn table(response: &Value) -> String {
-    let containers = response.get("containers").and_then(Value::as_array);
+fn table(list: &ContainerList) -> String {
     let mut rows = vec![COLUMNS.map(str::to_owned)];
-    for container in containers.into_iter().flatten() {
-        let field = |name| text(container.get(name).unwrap_or(&Value::Null));
-        let address = match container.get("listener") {
-            Some(listener) => text(listener),
-            None => field("container_ip"),
-        };
-        let [id, mode, expires] = ["container_id", "auth_mode", "expires_at"].map(field);
-        rows.push([id, address, mode, expires, field("repos")]);
+    for container in &list.containers {
+        let of = &container.registration;
+        let address = of.listener.as_ref().or(of.container_ip.as_ref());
+        let [address, mode, expires] =
+            [address, of.auth_mode.as_ref(), of.expires_at.as_ref()].map(|cell| text(&json!(cell)));
+        let repos = text(&json!(of.repos));
+        rows.push([of.container_id.clone(), address, mode, expires, repos]);
     }
-    let mut widths = [0; COLUMNS.len()];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.len().max(*width);
-        }
-    }
-    let lines = rows.iter().map(|row| {
-        let cells = row.iter().zip(widths);
-        let line: Vec<String> = cells
-            .map(|(cell, width)| format!("{cell:<width$}"))
-            .collect();
-        line.join("  ").trim_end().to_owned()
-    });
-    lines.collect::<Vec<_>>().join("\n")
+    super::table::table(&rows)
 }
 
-fn details(container: &Value) -> String {
+fn details(container: &ContainerEntry) -> String {
+    let container = json!(container);
     let fields = container.as_object().into_iter().flatten();
     let lines = fields.map(|(name, value)| format!("{name:<20}{}", text(value)));
     lines.collect::<Vec<_>>().join("\n")
@@ -224,7 +208,6 @@ fn text(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
     use testkit::each_row;
 
     use super::*;
@@ -258,12 +241,17 @@ mod tests {
 
     #[test]
     fn a_registration_lists_the_leases_that_it_replaced() {
-        let id = ContainerId::parse("c2").unwrap();
-        let plain = json!({"status": "registered", "container_id": "c2"});
-        assert_eq!(registered(&id, &plain), "registered c2");
-        let response = json!({"replaced": ["c2", "c1"], "socket": "/run/s"});
+        let mut done = Done {
+            status: "registered".into(),
+            container_id: "c2".into(),
+            socket: None,
+            replaced: Vec::new(),
+        };
+        assert_eq!(lines(&done), "registered c2");
+        done.replaced = vec!["c2".into(), "c1".into()];
+        done.socket = Some("/run/s".into());
         assert_eq!(
-            registered(&id, &response),
+            lines(&done),
             "registered c2\n\
              replaced the earlier lease of c2: its connections end\n\
              replaced the lease of c1, which had this address: c1 is unregistered, its connections end\n\
@@ -274,14 +262,16 @@ mod tests {
     #[test]
     fn containers_are_listed_as_a_table() {
         let repos = json!(["o/n", {"name": "o/m", "max_receive_pack_bytes": 7}]);
-        let response = json!({"containers": [
+        let list = json!({"containers": [
             {"container_id": "c1", "container_ip": "10.0.0.5", "auth_mode": "bot",
-             "expires_at": "2100-01-01T00:00:00Z", "repos": repos},
+             "expires_at": "2100-01-01T00:00:00Z", "repos": repos, "created_at": "",
+             "security_level": "Public"},
             {"container_id": "second", "listener": "unix", "auth_mode": "user",
-             "expires_at": "2100-01-01T00:00:00Z", "repos": []},
+             "expires_at": "2100-01-01T00:00:00Z", "repos": [], "created_at": "",
+             "security_level": "Public"},
         ]});
         assert_eq!(
-            table(&response),
+            table(&serde_json::from_value(list).unwrap()),
             "ID      ADDRESS   MODE  EXPIRES               REPOS\n\
              c1      10.0.0.5  bot   2100-01-01T00:00:00Z  o/n,o/m(7 bytes)\n\
              second  unix      user  2100-01-01T00:00:00Z  -"

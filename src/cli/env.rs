@@ -53,7 +53,7 @@ impl Env {
             }
             _ => self
                 .location
-                .variables(&self.server.client()?.settings().await?)?,
+                .variables(&self.server.client()?.sandbox().await?)?,
         };
         match self.shell {
             Shell::Sh => variables

@@ -7,6 +7,7 @@ Examples:
   unified-proxy explain local GET https://example.com/         why a request is denied
   unified-proxy tail --denied                                  denials as they happen
   unified-proxy container add web --ip 172.30.53.10            admit a container
+  unified-proxy approvals --watch                              answer what waits for a person
 
 Exit codes:
   0   success
@@ -69,3 +70,38 @@ Exit codes:
   0   the listeners, the registry and the chain work, even if another check fails
   69  no server answers
   70  a listener, the registry or the chain does not work";
+
+pub(super) const APPROVALS: &str = "\
+Examples:
+  unified-proxy approvals                          what waits for a decision
+  unified-proxy approvals --watch                  answer questions as they are asked
+  unified-proxy approvals show 3f2a
+  unified-proxy approvals approve 3f2a --for 1h
+  unified-proxy approvals deny 3f2a --comment later
+  unified-proxy approvals grants
+  unified-proxy approvals revoke 9c01
+
+Without --socket, every server of this user is asked: the one at $UNIFIED_PROXY_SOCKET or
+/var/run/proxy/api.sock, that of `dev` in this directory, and each running `run`.
+
+Exit codes:
+  0   success
+  64  wrong usage, or the server refuses: the question is decided or over already, or cannot be
+      approved like this
+  69  no server can be reached";
+
+pub(super) const APPROVALS_APPROVE: &str = "\
+Examples:
+  unified-proxy approvals approve 3f2a            the request or host, for 10 minutes
+  unified-proxy approvals approve 3f2a --for 1h
+  unified-proxy approvals approve 3f2a --lease --comment release
+
+`approvals show ID` lists the scopes that the question can have.";
+
+pub(super) const APPROVALS_GRANT: &str = "\
+Examples:
+  unified-proxy approvals grant web packages.example.com
+  unified-proxy approvals grant web api.example.com:8443 --for 1h
+  unified-proxy approvals grant web packages.example.com --lease
+
+Without --for and --lease, it holds for 10 minutes. `approvals revoke ID` ends it.";

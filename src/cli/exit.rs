@@ -43,6 +43,11 @@ impl Failure {
         self.code
     }
 
+    /// The message, as the server or the system sent it.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Writes the message to standard error and returns the exit code.
     pub fn report(&self) -> ExitCode {
         if !self.message.is_empty() {
@@ -72,10 +77,16 @@ impl From<ConfigErrors> for Failure {
 /// Prints a line. If the reader has closed the pipe (`| head`), returns a failure with exit code 0,
 /// which ends the command.
 pub(super) fn print(line: impl Display) -> Result<(), Failure> {
-    writeln!(io::stdout(), "{line}").map_err(|error| match error.kind() {
+    writeln!(io::stdout(), "{line}").map_err(unwritten)
+}
+
+/// The failure of a command whose output cannot be written: with exit code 0 if the reader has closed
+/// the pipe.
+pub(super) fn unwritten(error: io::Error) -> Failure {
+    match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::silent(code::DONE),
         _ => Failure::internal(format_args!("cannot write the output: {error}")),
-    })
+    }
 }
 
 /// Writes a warning to standard error.

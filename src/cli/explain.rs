@@ -3,8 +3,6 @@
 use std::convert::Infallible;
 
 use clap::Args;
-use http::Method;
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::Output;
@@ -67,14 +65,10 @@ impl Explain {
             tool: self.tool,
             arguments: self.arguments,
         };
-        let body = serde_json::to_value(&question).map_err(Failure::internal)?;
         let client = self.output.target.client();
-        let response = client
-            .call(Method::POST, "/internal/explain", Some(&body))
-            .await?;
-        let explanation = Explanation::deserialize(&response).map_err(Failure::internal)?;
-        let lines = |_: &Value| lines(&question, &explanation);
-        self.output.print(&response, lines)?;
+        let explanation = client.explain(&question).await?;
+        self.output
+            .print(&explanation, |explanation| lines(&question, explanation))?;
         match explanation.allowed {
             true => Ok(()),
             false => Err(Failure::silent(code::DENIED)),

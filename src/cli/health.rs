@@ -1,39 +1,36 @@
 //! `health`: prints the health checks of a running server.
 
-use http::StatusCode;
 use serde_json::Value;
 
 use super::Output;
 use super::exit::{Failure, code};
+use crate::admin::{HEALTHY, HealthBody};
 
 pub(super) async fn run(output: &Output) -> Result<(), Failure> {
-    let response = output.target.client().get("/internal/health").await?;
-    output.print(response.body(), lines)?;
-    match response.status() {
-        StatusCode::OK => Ok(()),
-        _ => Err(Failure::silent(code::SOFTWARE)),
+    let health = output.target.client().health().await?;
+    output.print(&health, lines)?;
+    match health.status == HEALTHY {
+        true => Ok(()),
+        false => Err(Failure::silent(code::SOFTWARE)),
     }
 }
 
 /// The status, with the number of failed checks, then each check. `healthy` alone means that no
 /// check fails.
-fn lines(body: &Value) -> String {
-    let status = body.get("status").and_then(Value::as_str);
-    let status = status.unwrap_or("unknown");
-    let checks = body.get("checks").and_then(Value::as_object);
-    let checks = checks.into_iter().flatten();
-    let checks: Vec<_> = checks
-        .map(|(name, ok)| (name, *ok == Value::Bool(true)))
-        .collect();
+fn lines(HealthBody { status, checks }: &HealthBody) -> String {
+    let checks = checks
+        .iter()
+        .map(|(name, ok)| (name, *ok == Value::Bool(true)));
+    let checks: Vec<_> = checks.collect();
     let failed = checks.iter().filter(|(_, passes)| !passes).count();
     let noun = if failed == 1 {
         "check fails"
     } else {
         "checks fail"
     };
-    let mut lines = vec![match (failed, status) {
-        (0, _) => status.to_owned(),
-        (_, "healthy") => format!("healthy, but {failed} {noun}; flows are served"),
+    let mut lines = vec![match failed {
+        0 => status.clone(),
+        _ if status == HEALTHY => format!("healthy, but {failed} {noun}; flows are served"),
         _ => format!("{status}: {failed} {noun}"),
     }];
     lines.extend(checks.into_iter().map(|(name, passes)| {
@@ -70,7 +67,7 @@ mod tests {
             ],
             |(status, [a, b, c], first)| {
                 let body = json!({"status": status, "checks": {"a": a, "b": b, "c": c}});
-                let text = lines(&body);
+                let text = lines(&serde_json::from_value(body).unwrap());
                 assert_eq!(text.lines().next(), Some(first));
                 assert_eq!(text.lines().count(), 4, "{text}");
                 let failed = [a, b, c].iter().filter(|passes| !**passes).count();

@@ -1,5 +1,6 @@
 //! The command line: its definition, and the commands that query a running server or use its files.
 
+mod approvals;
 mod audit;
 mod ca;
 mod client;
@@ -15,17 +16,19 @@ mod mcp;
 mod registry;
 mod run;
 mod sandbox_files;
+mod table;
 mod tail;
 mod unreachable;
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use addons::contract::ContainerId;
 use clap::{Args, Parser, Subcommand};
-use http::Method;
-use serde_json::Value;
+use serde::Serialize;
 
 use crate::config::{self, Config, DEV_STATE, Profile};
 use crate::mcp::policy::Bundles;
@@ -124,6 +127,11 @@ fn dev_state() -> Option<&'static Path> {
     (is_ours && path.is_dir()).then_some(path)
 }
 
+/// Whether the server that made a socket has ended.
+fn has_no_server(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
 /// The configuration directory of a server.
 #[derive(Args, Debug)]
 pub struct ConfigDir {
@@ -188,6 +196,9 @@ pub enum ClientCommand {
     /// Register, remove and show containers
     #[command(subcommand)]
     Container(containers::ContainerCommand),
+    /// What waits for a person, and the answers
+    #[command(after_help = examples::APPROVALS)]
+    Approvals(approvals::Approvals),
     /// Tools of MCP servers, for people and for agents that speak stdio only
     #[command(subcommand)]
     Mcp(mcp::McpCommand),
@@ -222,11 +233,15 @@ impl Target {
             return Client::new(socket.into(), format!("${SOCKET_VARIABLE}"));
         }
         let socket = dev_state().map(|state| state.join("api.sock"));
-        match socket.filter(|socket| socket.exists()) {
+        // `dev` leaves its socket behind. If there is a socket of `serve`, started after `dev` in
+        // the same directory, the commands are for that server.
+        let is_left = |socket: &Path| Path::new(SOCKET).exists() && has_no_server(socket);
+        match socket.filter(|socket| socket.exists() && !is_left(socket)) {
             Some(socket) => Client::new(socket, "of `dev` in this directory"),
             None if Path::new(DEV_STATE).symlink_metadata().is_ok() => {
-                let named_by =
-                    format!("the default; {DEV_STATE} is another user's or has no socket");
+                let named_by = format!(
+                    "the default; {DEV_STATE} is another user's or has no socket of a running server"
+                );
                 Client::new(SOCKET.into(), named_by)
             }
             None => Client::new(
@@ -270,23 +285,15 @@ pub struct Output {
 }
 
 impl Output {
-    fn print(&self, response: &Value, lines: impl FnOnce(&Value) -> String) -> Result<(), Failure> {
+    fn print<T: Serialize>(
+        &self,
+        response: &T,
+        lines: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
         match self.json {
-            true => print(response),
+            true => print(serde_json::to_string(response).map_err(Failure::internal)?),
             false => print(lines(response)),
         }
-    }
-
-    /// Sends a request to the server, and prints the response.
-    async fn call(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-        lines: impl FnOnce(&Value) -> String,
-    ) -> Result<(), Failure> {
-        let response = self.target.client().call(method, path, body).await?;
-        self.print(&response, lines)
     }
 }
 
@@ -317,6 +324,7 @@ pub async fn run(command: ClientCommand) -> Result<(), Failure> {
         ClientCommand::Explain(explain) => explain.run().await,
         ClientCommand::Tail(tail) => tail.run().await,
         ClientCommand::Container(command) => command.run().await,
+        ClientCommand::Approvals(approvals) => approvals.run().await,
         ClientCommand::Mcp(command) => command.run().await,
         ClientCommand::Health(output) => health::run(&output).await,
         ClientCommand::Env(env) => env.run().await,

@@ -99,7 +99,7 @@ impl SandboxFiles {
     /// Without `--force`, writes nothing if it would replace a file that this command did not
     /// write.
     pub(super) async fn run(&self) -> Result<(), Failure> {
-        let settings = self.server.client()?.settings().await?;
+        let settings = self.server.client()?.sandbox().await?;
         let environment = self.location.variables(&settings)?;
         for why in settings.credentials.iter().filter_map(lacks_account) {
             warn(why);

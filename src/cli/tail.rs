@@ -28,7 +28,7 @@ impl Tail {
     /// Prints flows until the server closes the stream, which is a failure.
     pub(super) async fn run(self) -> Result<(), Failure> {
         let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let mut events = self.target.client().events("/internal/flows").await?;
+        let mut events = self.target.client().flows().await?;
         while let Some(event) = events.next().await {
             self.show(&event, colour)?;
         }

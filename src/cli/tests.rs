@@ -1,6 +1,7 @@
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
-use addons::contract::RpcError;
+use addons::contract::{BoxFuture, RpcError};
 use clap::CommandFactory;
 use serde_json::value::RawValue;
 use testkit::{each_row, each_row_async};
@@ -8,9 +9,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::admin::{
-    AdminState, Check, ExplainStep, Explanation, Health, NamedTool, SandboxSettings, StepVerdict,
+    AdminState, Check, ControlPlane, ExplainRequest, Explanation, Health, NamedTool, OperatorAct,
+    OperatorRequest, SandboxSettings,
 };
-use crate::mcp::{AcceptError, Digests};
+use crate::approvals::Ledger;
+use crate::approvals::sqlite::SqliteApprovals;
+use crate::mcp::{AcceptError, Digests, Outcome};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
 use crate::telemetry::FlowLog;
@@ -24,6 +28,17 @@ fn read(line: &str) -> Result<Command, clap::Error> {
 #[test]
 fn clap_accepts_the_definition_of_the_command_line() {
     Cli::command().debug_assert();
+}
+
+#[test]
+fn a_socket_that_an_ended_server_has_left_behind_has_no_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("api.sock");
+    assert!(!has_no_server(&socket));
+    let listener = UnixListener::bind(&socket).unwrap();
+    assert!(!has_no_server(&socket));
+    drop(listener);
+    assert!(has_no_server(&socket));
 }
 
 #[test]
@@ -44,6 +59,7 @@ fn documented_command_lines_are_parsed() {
             "container add c1 --listener unix --expires 2100-01-01T00:00:00Z --json",
             "container add c1 --ip ::1 --allow-domain github.com --allow-domain *.example.com",
             "container rm c1",
+            "container rm c1 --keep-level --json",
             "container reset c1 --json",
             "container list --json",
             "container show c1",
@@ -63,6 +79,22 @@ fn documented_command_lines_are_parsed() {
             "env",
             "env --shell fish --socket /tmp/s",
             "env --shell json --proxy http://proxy:8080 --certs /certs",
+            "approvals",
+            "approvals --watch --json",
+            "approvals --json --socket /tmp/s",
+            "approvals list --watch --exec notify",
+            "approvals show 0a1b --json",
+            "approvals approve 0a1b",
+            "approvals approve 0a1b --for 10m --comment yes",
+            "approvals approve 0a1b --lease",
+            "approvals approve 0123456789abcdef0123456789abcdef --always",
+            "approvals deny 0a1b --comment no --socket /tmp/s",
+            "approvals forget 0a1b",
+            "approvals grants --json",
+            "approvals grant c1 a.example.com",
+            "approvals grant c1 a.example.com:8443 --for 24h",
+            "approvals grant c1 a.example.com --lease --json",
+            "approvals revoke 0a1b",
             "registry check --data-dir /tmp/d",
             "registry backup /tmp/f --force",
             "registry restore /tmp/f",
@@ -134,6 +166,9 @@ fn every_example_of_the_help_is_a_command_line() {
         examples::DEV,
         examples::EXPLAIN,
         examples::CONTAINER_ADD,
+        examples::APPROVALS,
+        examples::APPROVALS_APPROVE,
+        examples::APPROVALS_GRANT,
         examples::ENV,
     ];
     each_row(texts, |text| {
@@ -183,6 +218,20 @@ fn invalid_command_lines_are_usage_errors() {
             "mcp call",
             "mcp call kb_read [1]",
             "mcp accept kb",
+            "approvals --exec notify",
+            "approvals show",
+            "approvals show 0A",
+            "approvals show xyz",
+            "approvals show 0123456789abcdef0123456789abcdef0",
+            "approvals approve 0a --for soon",
+            "approvals approve 0a --for 10m --lease",
+            "approvals approve 0a --lease --always",
+            "approvals deny 0a --for 10m",
+            "approvals grant c1",
+            "approvals grant c/1 a.example.com",
+            "approvals grant c1 a.example.com:0",
+            "approvals grant c1 a.example.com:https",
+            "approvals grant c1 a.example.com --always",
             "env --shell csh",
             "env --proxy proxy:8080",
             "registry backup",
@@ -206,71 +255,92 @@ async fn exit_code(line: &str, directory: &Path) -> u8 {
     }
 }
 
-/// Serves the admin API at `api.sock` in the directory, with a real registry, until the returned
-/// token is cancelled. The health check fails while two or more containers are registered.
-/// `explain` allows every request, MCP requests other than `tools/list` are denied, and only tools
-/// named `read` can be accepted.
+/// The health check fails while two or more containers are registered. `explain` allows every
+/// request, MCP requests other than `tools/list` are denied, and only tools named `read` can be
+/// accepted.
+struct Control(Arc<Registry>);
+
+impl ControlPlane for Control {
+    fn health(&self) -> Health {
+        Health(vec![Check {
+            name: "registry_accessible",
+            ok: self.0.count() < 2,
+            critical: true,
+        }])
+    }
+
+    fn reload(&self) -> Result<(), Vec<String>> {
+        Ok(())
+    }
+
+    fn sandbox(&self) -> SandboxSettings {
+        SandboxSettings::default()
+    }
+
+    fn explain(&self, _: ExplainRequest) -> BoxFuture<'_, Result<Explanation, String>> {
+        let explanation = Explanation {
+            allowed: true,
+            steps: Vec::new(),
+        };
+        Box::pin(async { Ok(explanation) })
+    }
+
+    fn mcp(&self, request: OperatorRequest) -> BoxFuture<'_, Outcome> {
+        let outcome = match &*request.method {
+            "tools/list" => Ok(r#"{"tools":[{"name":"kb_read"}]}"#),
+            _ => Err(RpcError {
+                code: -32951,
+                message: "policy_denied_continue".into(),
+                data: None,
+            }),
+        };
+        let outcome = outcome.map(|result| RawValue::from_string(result.into()).unwrap());
+        Box::pin(async { outcome })
+    }
+
+    fn audit(&self, _: OperatorAct) {}
+
+    fn definition(&self, NamedTool { server, tool }: NamedTool) -> Result<Digests, AcceptError> {
+        match tool.as_str() {
+            "read" => Ok(Digests {
+                accepted: "0a".into(),
+                changed: Some("0b".into()),
+            }),
+            _ => Err(AcceptError::Unknown { server, tool }),
+        }
+    }
+
+    fn accept_definition(
+        &self,
+        _: NamedTool,
+        digest: Option<String>,
+    ) -> Result<String, AcceptError> {
+        assert_eq!(digest.as_deref(), Some("0b"));
+        Ok("0b".into())
+    }
+}
+
+/// A ledger with its file in the directory.
+pub(super) fn ledger(directory: &Path) -> Arc<Ledger> {
+    let store = SqliteApprovals::new(directory.join("approvals.db"));
+    Ledger::open(store, Arc::new(time::OffsetDateTime::now_utc)).unwrap()
+}
+
 fn serve(directory: &Path) -> CancellationToken {
+    serve_with(directory, ledger(directory))
+}
+
+/// Serves the admin API at `api.sock` in the directory, with a real registry, until the returned
+/// token is cancelled.
+pub(super) fn serve_with(directory: &Path, approvals: Arc<Ledger>) -> CancellationToken {
     let registry = Registry::open(SqliteStore::new(directory.join(FILE_NAME)), directory);
-    let checked = Arc::clone(&registry);
     let state = AdminState {
+        control: Arc::new(Control(Arc::clone(&registry))),
         registry,
         admin_uids: Vec::new(),
-        health: Arc::new(move || {
-            Health(vec![Check {
-                name: "registry_accessible",
-                ok: checked.count() < 2,
-                critical: true,
-            }])
-        }),
         metrics: prometheus::Registry::new(),
         flows: Arc::new(FlowLog::new(&prometheus::Registry::new()).unwrap()),
-        reload: Arc::new(|()| Box::pin(async { Ok(()) })),
-        sandbox: Arc::new(SandboxSettings::default),
-        explain: Arc::new(|_| {
-            Box::pin(async {
-                let step = ExplainStep {
-                    addon: "identity".into(),
-                    verdict: StepVerdict::Passes,
-                    notes: Vec::new(),
-                    code: None,
-                    sentence: None,
-                    rule: None,
-                    edit: None,
-                };
-                Ok(Explanation {
-                    allowed: true,
-                    steps: vec![step],
-                })
-            })
-        }),
-        mcp: Arc::new(|request| {
-            let outcome = match &*request.method {
-                "tools/list" => Ok(r#"{"tools":[{"name":"kb_read"}]}"#),
-                _ => Err(RpcError {
-                    code: -32951,
-                    message: "policy_denied_continue".into(),
-                    data: None,
-                }),
-            };
-            let outcome = outcome.map(|result| RawValue::from_string(result.into()).unwrap());
-            Box::pin(async { outcome })
-        }),
-        acts: Arc::new(|_| {}),
-        definition: Arc::new(|NamedTool { server, tool }| {
-            let digests = match tool.as_str() {
-                "read" => Ok(Digests {
-                    accepted: "0a".into(),
-                    changed: Some("0b".into()),
-                }),
-                _ => Err(AcceptError::Unknown { server, tool }),
-            };
-            Box::pin(async { digests })
-        }),
-        accept_definition: Arc::new(|acceptance| {
-            assert_eq!(acceptance.digest.as_deref(), Some("0b"));
-            Box::pin(async { Ok("0b".into()) })
-        }),
+        approvals,
     };
     let shutdown = CancellationToken::new();
     let listener = crate::admin::bind(&directory.join("api.sock"), 0o600).unwrap();
@@ -302,6 +372,18 @@ async fn commands_return_their_documented_exit_codes() {
                 code::DONE,
             ),
             ("health --json --socket DIR/api.sock", code::SOFTWARE),
+            (
+                "container rm c1 --keep-level --socket DIR/api.sock",
+                code::DONE,
+            ),
+            (
+                "container rm c1 --keep-level --socket DIR/api.sock",
+                code::USAGE,
+            ),
+            (
+                "container add c1 --ip 10.0.0.5 --socket DIR/api.sock",
+                code::DONE,
+            ),
             ("container rm c2 --socket DIR/api.sock", code::DONE),
             ("container reset c1 --socket DIR/api.sock", code::DONE),
             ("container reset c2 --socket DIR/api.sock", code::USAGE),

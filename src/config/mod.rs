@@ -4,6 +4,7 @@
 
 mod files;
 mod nameserver;
+mod notify;
 mod proxy;
 mod types;
 
@@ -17,9 +18,10 @@ pub use addons::contract::settings::{ConfigError, ConfigErrors};
 use addons::contract::settings::{Document, Env, Files, Report};
 
 pub use nameserver::nameservers_of;
+pub use notify::NotifyTarget;
 pub use types::{
-    AuditConfig, Config, DnsConfig, Limits, Listen, Logging, ProxyConfig, StaticAddress, TlsConfig,
-    UpstreamConfig,
+    ApprovalsConfig, AuditConfig, Config, DnsConfig, Limits, Listen, Logging, ProxyConfig,
+    StaticAddress, TlsConfig, UpstreamConfig,
 };
 
 use crate::secret_files::FilesOnDisk;

@@ -13,8 +13,8 @@ use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
 use super::nameserver::parse_nameserver;
 use super::{
-    AuditConfig, DnsConfig, Limits, Listen, Logging, Profile, ProxyConfig, StaticAddress,
-    TlsConfig, UpstreamConfig,
+    ApprovalsConfig, AuditConfig, DnsConfig, Limits, Listen, Logging, NotifyTarget, Profile,
+    ProxyConfig, StaticAddress, TlsConfig, UpstreamConfig,
 };
 
 const KB: u64 = 1 << 10;
@@ -79,6 +79,12 @@ pub fn read(files: &Files<'_>, profile: Profile, env: Env<'_>) -> ProxyConfig {
         dns: dns(&fields.section("dns")),
         logging: logging(&fields.section("logging"), profile, env, polis),
         audit,
+        approvals: ApprovalsConfig {
+            ttl: fields
+                .section("approvals")
+                .or("ttl", secs(60 * 60), |at| at.duration()),
+            notify: NotifyTarget::read(&fields.section("approvals")),
+        },
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::notify::NotifyTarget;
 use addons::Settings;
 use addons::contract::{EntryMap, Host, Origin};
 
@@ -40,6 +41,17 @@ pub struct ProxyConfig {
     pub dns: DnsConfig,
     pub logging: Logging,
     pub audit: AuditConfig,
+    pub approvals: ApprovalsConfig,
+}
+
+/// The questions to people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApprovalsConfig {
+    /// How long a question waits for a person's decision, and how long a denial answers equal
+    /// questions.
+    pub ttl: Duration,
+    /// The URLs that learn of each new question.
+    pub notify: Vec<NotifyTarget>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use addons::contract::{
-    Code, Denial, Judges, Kind, Level, LiveFlow, Request as Head, ResolvePermit, names,
+    Code, Denial, Judges, Kind, Level, LiveFlow, Request as Head, ResolvePermit, RestsOnGrant,
+    names,
 };
 use addons::git::as_git_shows;
 use http::header::{CONTENT_LENGTH, EXPECT};
@@ -190,6 +191,9 @@ impl PendingRequest {
         let (live, idle) = (&mut exchange.live, &exchange.session.idle);
         if self.is_absolute_form {
             idle.held(live.chain.tunnel(&mut live.flow)).await?;
+            if let Some(latest) = &mut *exchange.session.latest_permission.lock() {
+                latest.rests_on_grant = live.flow.find_slot::<RestsOnGrant>().is_some();
+            }
         }
         let request = live.chain.request(&mut live.flow, &mut self.head);
         let permit = idle.held(request).await?;
@@ -252,7 +256,7 @@ impl PendingRequest {
     ///
     /// If a connection that has served other requests ends before a byte of the response, sends an
     /// idempotent request without a body once more, on a new connection, as nginx and browsers do:
-    /// the upstream may have closed the idle connection just before the request arrived. Such a
+    /// the upstream may have closed the idle connection just before the request arrived. A safe
     /// request is also repeated if its response has more header lines than the connection reads.
     async fn send(
         &mut self,
@@ -316,6 +320,8 @@ impl PendingRequest {
                 {
                     expect_long_heads(exchange)?;
                     let host = exchange.live.flow.host();
+                    // The upstream has executed the request. Only a safe one is sent again.
+                    let again = again.filter(|again| again.method().is_safe());
                     unsent = Some(again.ok_or_else(|| upstream::head_too_long(host))?);
                     is_repeated = true;
                 }

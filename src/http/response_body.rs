@@ -14,6 +14,7 @@ use tokio::time::{Duration, Instant, Sleep, sleep};
 use super::broke_off::BodyError;
 use super::exchange::Exchange;
 use super::filtering::Filtering;
+use super::idle::IdleTracker;
 use crate::upstream::Upstream;
 
 /// A response's body on its way to the client. It owns the exchange: the flow ends when the body
@@ -46,6 +47,29 @@ struct Broken {
     error: BodyError,
     since: Instant,
     flushing: Pin<Box<Sleep>>,
+}
+
+impl Broken {
+    fn new(error: BodyError) -> Self {
+        Self {
+            error,
+            since: Instant::now(),
+            flushing: Box::pin(sleep(FLUSH_TIME)),
+        }
+    }
+
+    /// Ready once the bytes before the error have been sent, the client connection has ended (no
+    /// `idle`), or [`MAX_FLUSH_TIME`] has passed.
+    fn poll(&mut self, context: &mut Context<'_>, idle: Option<&IdleTracker>) -> Poll<()> {
+        loop {
+            ready!(self.flushing.as_mut().poll(context));
+            let is_blocked = idle.is_some_and(IdleTracker::is_blocked);
+            if !is_blocked || self.since.elapsed() >= MAX_FLUSH_TIME {
+                return Poll::Ready(());
+            }
+            self.flushing.as_mut().reset(Instant::now() + FLUSH_TIME);
+        }
+    }
 }
 
 impl ResponseBody {
@@ -148,27 +172,15 @@ impl ResponseBody {
     }
 
     fn break_off(&mut self, error: BodyError) {
-        self.broken = Some(Box::new(Broken {
-            error,
-            since: Instant::now(),
-            flushing: Box::pin(sleep(FLUSH_TIME)),
-        }));
+        self.broken = Some(Box::new(Broken::new(error)));
     }
 
-    /// Returns the error of a body that broke off, once the bytes before it have been sent or the
-    /// client connection has ended.
+    /// Returns the error of a body that broke off, once [`Broken::poll`] is ready.
     fn poll_broken(&mut self, context: &mut Context<'_>) -> Poll<Option<BodyError>> {
-        let idle = self
-            .exchange
-            .as_ref()
-            .map(|exchange| &exchange.session.idle);
-        while let Some(broken) = &mut self.broken {
-            ready!(broken.flushing.as_mut().poll(context));
-            let is_blocked = idle.is_some_and(|idle| idle.is_blocked());
-            if !is_blocked || broken.since.elapsed() >= MAX_FLUSH_TIME {
-                break;
-            }
-            broken.flushing.as_mut().reset(Instant::now() + FLUSH_TIME);
+        let exchange = self.exchange.as_ref();
+        let idle = exchange.map(|exchange| &*exchange.session.idle);
+        if let Some(broken) = &mut self.broken {
+            ready!(broken.poll(context, idle));
         }
         Poll::Ready(self.broken.take().map(|broken| broken.error))
     }
@@ -279,5 +291,44 @@ impl Body for ResponseBody {
             }
             (Some(_), _) => SizeHint::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, poll_fn};
+
+    use addons::contract::Code;
+    use testkit::each_row_async;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_waits_until_the_client_takes_bytes_but_at_most_two_seconds() {
+        each_row_async(
+            [(0, 10), (500, 500), (10_000, 2000)],
+            async |(blocked, expected)| {
+                let idle = IdleTracker::new();
+                idle.wrote(blocked > 0);
+                let client = async {
+                    sleep(Duration::from_millis(blocked)).await;
+                    idle.wrote(false);
+                    pending::<()>().await;
+                };
+                let mut broken =
+                    Broken::new(BodyError::Denied(Denial::new(Code::RuleDenied, "No")));
+                let began = Instant::now();
+                tokio::select! {
+                    () = client => {}
+                    () = poll_fn(|context| broken.poll(context, Some(&idle))) => {}
+                }
+                let took = began.elapsed().as_millis();
+                assert!(
+                    (expected..expected + 50).contains(&took),
+                    "{blocked} ms: {took} ms"
+                );
+            },
+        )
+        .await;
     }
 }

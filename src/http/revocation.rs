@@ -1,9 +1,10 @@
 //! Judges the permissions of tunnels, WebSockets and the latest request in absolute form again
-//! after each reload, and after each change of the container's security level.
+//! after each reload, after each change of the container's security level, and after the end of
+//! each of the container's grants. A flow that rests on a live grant passes again.
 
 use std::time::Duration;
 
-use addons::contract::{Fault, Path, Request};
+use addons::contract::{Denial, Fault, Path, Request};
 use http::{HeaderMap, Method};
 
 use super::permission::Permission;
@@ -15,7 +16,8 @@ use crate::snapshot::Snapshot;
 const SETTLE: Duration = Duration::from_millis(100);
 
 impl Session {
-    /// Returns when a reload or a change of the container's security level revokes a permission:
+    /// Returns when a reload, a change of the container's security level or the end of a grant
+    /// revokes a permission:
     /// `permitted` (a tunnel or WebSocket) or, if `permitted` is `None`, the permission of the
     /// latest request in absolute form. Never returns without a container, since every flow of the
     /// connection is denied.
@@ -23,8 +25,10 @@ impl Session {
         let Some(container) = &self.container else {
             return std::future::pending().await;
         };
-        // The level may have risen since the flow was judged.
-        let is_outdated = |permitted: &Permission| permitted.level < container.level();
+        // The level may have risen since the flow was judged, or the grant may have ended.
+        let is_outdated = |permitted: &Permission| {
+            permitted.level < container.level() || permitted.rests_on_grant
+        };
         let (mut generation, mut is_due) = match permitted {
             Some(permitted) => (permitted.generation, is_outdated(permitted)),
             None => {
@@ -77,6 +81,9 @@ impl Session {
             handshake.websocket = true;
             judged = chain.request(&mut flow, &mut handshake).await;
         }
-        judged.map_or_else(|denial| denial.code().fault() != Fault::Policy, |_| true)
+        // Nothing judges a flow again whose grant has ended, so it ends on any denial.
+        let is_temporary =
+            |denial: Denial| !permitted.rests_on_grant && denial.code().fault() != Fault::Policy;
+        judged.map_or_else(is_temporary, |_| true)
     }
 }

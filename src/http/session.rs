@@ -72,8 +72,8 @@ pub struct Session {
     pub timeouts: Timeouts,
     /// The permission of the latest request, if that request was in absolute form; `None` before
     /// the first request, and after a request in origin form or a CONNECT. The request may be under
-    /// way or answered. The permission is judged again after a reload and after a change of the security
-    /// level.
+    /// way or answered. The permission is judged again after a reload, a change of the security level
+    /// and the end of a grant.
     pub latest_permission: Mutex<Option<Permission>>,
     #[expect(clippy::vec_box, reason = "callers hold them in boxes")]
     kept: Mutex<Vec<Box<Http1>>>,
@@ -189,7 +189,7 @@ impl Session {
     /// - The lease has ended.
     /// - The process stops and the connection is idle.
     /// - `shutdown_timeout` has passed since the process began to stop.
-    /// - A reload or the security level revokes a permission: `permitted`, that of a tunnel or a
+    /// - A reload, the security level or the end of a grant revokes a permission: `permitted`, that of a tunnel or a
     ///   WebSocket. If `permitted` is `None`, this is [`Session::latest_permission`].
     pub async fn ended(&self, permitted: Option<&Permission>) {
         tokio::select! {

@@ -64,8 +64,8 @@ impl HeadLines {
     }
 
     /// Notes bytes of the client. Returns whether the head is now too long for hyper's default.
-    /// Bytes that arrive during a request belong to no head that waits; a client that sends a long
-    /// head before it has the response to its previous request gets 431.
+    /// Does not count bytes that arrive during a request, or after a request with a body, of which
+    /// they may be the rest. The first long head of a connection gets 431 if it arrives then.
     pub fn read(&self, bytes: &[u8]) -> bool {
         let is_off = self.is_off.load(Ordering::Relaxed);
         if is_off || self.has_body() || !self.idle.is_idle() {

@@ -9,7 +9,7 @@ use std::task::Poll;
 use addons::contract::{Denial, Kind, LiveFlow, names};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -53,7 +53,8 @@ pub fn exchange(
 }
 
 /// Serves HTTP/1.1 until the client closes the connection, the container's lease ends, a timeout
-/// passes, a reload or the security level revokes the permission, or the process stops. `permitted`
+/// passes, a reload, the security level or the end of a grant revokes the permission, or the process
+/// stops. `permitted`
 /// is the tunnel's permission; without a tunnel, the permission of the latest request counts.
 ///
 /// hyper's state of a connection has two buffers of 8 KiB. A connection that has been idle for 2 s
@@ -75,7 +76,9 @@ where
     io.count(Arc::clone(&heads));
     let seen = Arc::clone(&heads);
     let mut service = service_fn(move |request: Request<Incoming>| {
-        seen.request(!request.body().is_end_stream());
+        // The bytes after the head of a CONNECT are no head.
+        let is_connect = request.method() == Method::CONNECT;
+        seen.request(is_connect || !request.body().is_end_stream());
         handler(&shared, &by, request).map(Ok::<_, Infallible>)
     });
     let permitted = permitted.as_ref();

@@ -154,7 +154,7 @@ async fn permit(
 
 impl Tunnel {
     /// Runs until the client or the upstream closes the tunnel, a timeout passes, the lease ends, a
-    /// reload or the security level revokes the permission, or the process stops.
+    /// reload, the security level or the end of a grant revokes the permission, or the process stops.
     async fn run<S: Socket>(mut self: Box<Self>, upgrade: OnUpgrade) {
         let Some(io) = upgrade.await.ok().and_then(io_of::<S>) else {
             return;

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use addons::contract::RpcOutcome;
-use addons::raw_json::write_string;
-use addons::strict_json::{self, StrictJsonError};
+use addons::json::strict::{self, StrictJsonError};
+use addons::json::write_string;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use thiserror::Error;
@@ -122,7 +122,7 @@ impl Message {
     /// Reads one message of at most `most_values` JSON values. Refuses repeated keys at any depth,
     /// text that is not UTF-8, and batches.
     pub fn parse(bytes: &[u8], most_values: usize) -> Result<Self, MessageError> {
-        let text = strict_json::check_at_most(most_values, bytes)?;
+        let text = strict::check_at_most(most_values, bytes)?;
         let text = text.trim_ascii_start();
         if text.starts_with('[') {
             return Err(MessageError::Batch);

@@ -1,4 +1,4 @@
-//! Bounds the log lines that a server can cause.
+//! Bounds the log lines that a server, or a message judged by a policy, can cause.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::runtime::LogThrottle;
 
-/// The most warnings of one kind about one server in a minute.
+/// The most warnings of one kind about one server or policy bundle in a minute.
 const MAX_WARNINGS: u32 = 20;
 /// The longest text of a server in a warning, in bytes.
 const MAX_TEXT: usize = 256;
@@ -28,17 +28,22 @@ pub enum Subject {
     Session,
     /// A deviation from the protocol that is accepted.
     Deviation,
+    /// An evaluation of a policy bundle that took too long.
+    PolicyTimeout,
+    /// An evaluation of a policy bundle that failed or gave no valid answer.
+    PolicyFailure,
 }
 
-/// The warnings so far, by server. The servers are those of the configuration, so they are few.
+/// The warnings so far, by server or bundle. The configuration names these, so they are few.
 static WARNINGS: LazyLock<Mutex<HashMap<(String, Subject), LogThrottle>>> =
     LazyLock::new(Mutex::default);
 
-/// Calls `log` to log a warning about a server, unless [`MAX_WARNINGS`] of this subject were logged
-/// in the last minute. `log` gets the number of warnings that were left out before, if any were.
-pub fn warn(server: &str, subject: Subject, log: impl FnOnce(Option<u64>)) {
+/// Calls `log` to log a warning about a server or a policy bundle, unless [`MAX_WARNINGS`] of this
+/// subject were logged in the last minute. `log` gets the number of warnings that were left out
+/// before, if any were.
+pub fn warn(about: &str, subject: Subject, log: impl FnOnce(Option<u64>)) {
     let mut warnings = WARNINGS.lock();
-    let key = (server.to_owned(), subject);
+    let key = (about.to_owned(), subject);
     let lines = warnings.entry(key);
     let lines = lines.or_insert_with(|| LogThrottle::of(MAX_WARNINGS));
     let (due, is_last) = (lines.count(), lines.is_full());
@@ -49,9 +54,9 @@ pub fn warn(server: &str, subject: Subject, log: impl FnOnce(Option<u64>)) {
     log(Some(count.saturating_sub(1)).filter(|left_out| *left_out > 0));
     if is_last {
         tracing::warn!(
-            server,
+            server = about,
             ?subject,
-            "further warnings of this kind about the MCP server are left out for a minute"
+            "further warnings of this kind about the MCP server or policy are left out for a minute"
         );
     }
 }

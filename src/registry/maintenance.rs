@@ -87,6 +87,7 @@ impl Registry {
         let mut tracked = self.tracked.lock();
         let now = OffsetDateTime::now_utc();
         self.view.end_expired(now);
+        self.view.ended.clean();
         let whole = whole || !self.available();
         if self.refresh(&mut tracked, whole).is_err() {
             return;

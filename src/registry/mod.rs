@@ -1,6 +1,7 @@
 //! The registry of containers: a store that survives restarts, and its view in memory, which flows
 //! read.
 
+mod ended;
 mod index;
 mod maintenance;
 mod problem;
@@ -184,7 +185,22 @@ impl Registry {
             if let Some(container) = &container {
                 registry.view.remove(container);
             }
+            registry.view.ended.unregister(&id);
             Ok(removed || container.is_some())
+        })
+        .await
+    }
+
+    /// Ends a container's lease and deletes it. The container's security level and abort latch stay
+    /// for its next lease, as after an expiry. Returns `false` if the registry has no lease.
+    pub async fn end_lease(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
+        self.change(move |registry, tracked| {
+            let Some(container) = registry.view.get(&id) else {
+                return Ok(false);
+            };
+            tracked.end(slice::from_ref(&container))?;
+            registry.view.remove(&container);
+            Ok(true)
         })
         .await
     }
@@ -226,6 +242,11 @@ impl Registry {
         Ok(live)
     }
 
+    /// Every lease in memory, also while the registry is unavailable.
+    pub fn in_memory(&self) -> Vec<Arc<Container>> {
+        self.view.filter(|_| true)
+    }
+
     pub fn count(&self) -> usize {
         let now = OffsetDateTime::now_utc();
         self.view.count(|container| container.is_live(now))
@@ -240,7 +261,9 @@ impl Registry {
     fn standing_in_memory(&self, id: &ContainerId) -> Standing {
         let present = self.view.get(id).map(|present| present.standing());
         let expired = self.found_expired.lock();
-        let expired = expired.iter().filter(|ended| ended.id == *id);
+        let expired = expired
+            .iter()
+            .filter(|ended| ended.id == *id && !self.view.ended.is_unregistered(ended.lease));
         expired
             .map(|ended| ended.standing())
             .chain(present)
@@ -292,6 +315,11 @@ impl LeaseRecords for RegistryRecords {
         let written = self.0.change(move |registry, tracked| {
             // Tightened before the write, so that it is in force even if the write fails.
             container.reach(reached);
+            // An operator has forgotten the standing of the container's id. A row for it would never
+            // be deleted, and would raise the level of a later container with this id.
+            if registry.view.ended.is_unregistered(container.lease) {
+                return Ok(());
+            }
             // The lease may have been replaced meanwhile. A standing belongs to the container's id.
             let current = registry.view.get(&container.id);
             let current = current.as_ref().unwrap_or(&container);

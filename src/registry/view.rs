@@ -8,6 +8,7 @@ use addons::contract::{Container, ContainerId, LeaseId, Registration, Source, St
 use time::OffsetDateTime;
 use tokio::sync::{SetOnce, watch};
 
+use super::ended::EndedLeases;
 use super::index::Index;
 
 /// The Unix listener of one lease.
@@ -37,6 +38,7 @@ pub type LeaseListeners = BTreeMap<LeaseId, LeaseListener>;
 pub(super) struct View {
     by_source: Index<Source>,
     by_id: Index<ContainerId>,
+    pub(super) ended: EndedLeases,
     listeners: watch::Sender<LeaseListeners>,
     socket_dir: PathBuf,
 }
@@ -46,6 +48,7 @@ impl View {
         Self {
             by_source: Index::default(),
             by_id: Index::default(),
+            ended: EndedLeases::default(),
             listeners: watch::Sender::default(),
             socket_dir: socket_dir.to_owned(),
         }
@@ -130,6 +133,7 @@ impl View {
 
     /// Ends this lease and removes it from the view. Another lease with its id or its source stays.
     pub(super) fn remove(&self, container: &Arc<Container>) {
+        self.ended.add(container);
         self.by_source.remove(container);
         self.by_id.remove(container);
         self.listeners.send_if_modified(|listeners| {

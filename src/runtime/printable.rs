@@ -16,8 +16,9 @@ pub(crate) fn printable(text: &str) -> String {
 /// Escapes the same characters within JSON text, where they can be only in strings.
 pub(crate) fn printable_json(text: &str) -> Cow<'_, str> {
     printable_with(text, |harmful, clean| {
-        // All of them are below U+10000.
-        let _ = write!(clean, "\\u{:04x}", u32::from(harmful));
+        for unit in harmful.encode_utf16(&mut [0; 2]) {
+            let _ = write!(clean, "\\u{unit:04x}");
+        }
     })
 }
 
@@ -37,7 +38,11 @@ fn printable_with(text: &str, escape: impl Fn(char, &mut String)) -> Cow<'_, str
 
 fn is_harmful(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+        || matches!(
+            c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e01ef}'
+        )
 }
 
 #[cfg(test)]
@@ -46,10 +51,10 @@ mod tests {
 
     #[test]
     fn control_characters_and_direction_overrides_are_escaped() {
-        let text = "/a\x1b[2J\r\n\u{9b}\u{202e}\u{e9}";
+        let text = "/a\x1b[2J\r\n\u{9b}\u{202e}\u{61c}\u{e0041}\u{e9}";
         assert_eq!(
             printable(text),
-            "/a\\u{1b}[2J\\u{d}\\u{a}\\u{9b}\\u{202e}\u{e9}"
+            "/a\\u{1b}[2J\\u{d}\\u{a}\\u{9b}\\u{202e}\\u{61c}\\u{e0041}\u{e9}"
         );
         let json = serde_json::to_string(text).unwrap();
         let clean = printable_json(&json);

@@ -28,7 +28,7 @@ pub fn broke_off(host: &Host, error: &hyper::Error) -> Denial {
 /// the lease to this host read them.
 pub fn head_too_long(host: &Host) -> Denial {
     let why = format!(
-        "sent a response head of over 100 header lines, or over 400 KiB: repeat the request, which may have a response of up to {MAX_HEADER_LINES} lines"
+        "has received the request, and sent a response head of over 100 header lines, or over 400 KiB; later responses may have up to {MAX_HEADER_LINES} lines"
     );
     not_answered(host, &why)
 }

@@ -34,8 +34,8 @@ const HTTP2_LIFETIME: Duration = Duration::from_secs(120);
 /// How long a connection may take to be ready for its next request. The previous response has been
 /// read to its end, so one poll of the driver is normally enough.
 const READY: Duration = Duration::from_millis(100);
-/// Limit on the endpoints of a lease that are known to send long response heads. A further one is
-/// forgotten: its requests that cannot be repeated fail.
+/// Limit on the endpoints of a lease that are known to send long response heads. A further one
+/// replaces all of them; they are learned again.
 const MAX_LONG_HEADS: usize = 64;
 
 /// The kind of connection that an exchange can use.
@@ -186,14 +186,15 @@ impl LeasePool {
         want: Want,
     ) -> Result<Upstream, Denial> {
         let endpoint = live.endpoint().ok_or_else(Denial::internal)?;
+        let long = self.connections.lock().long_heads.contains(endpoint);
         if want == Want::Http2 {
             let slot = self.http2_slot(owner, endpoint);
             self.ensure_pruning(owner.ended());
             if !slot.lacks_http2.load(Ordering::Relaxed) {
-                return self.open_http2(&slot, owner, live, network, permit).await;
+                let by = (owner, network);
+                return self.open_http2(&slot, by, live, permit, long).await;
             }
         }
-        let long = self.connections.lock().long_heads.contains(endpoint);
         let config = Arc::clone(&self.http1);
         let mut opened = open_http(owner, live, network, permit, config, long).await;
         if want == Want::Http1 && matches!(opened, Err(DialError::OnlyHttp2)) {
@@ -207,10 +208,15 @@ impl LeasePool {
     ///
     /// [`MAX_HEADER_LINES`]: super::MAX_HEADER_LINES
     pub fn expect_long_heads(&self, endpoint: &Endpoint) {
-        let long_heads = &mut self.connections.lock().long_heads;
-        if long_heads.len() < MAX_LONG_HEADS {
-            long_heads.insert(endpoint.clone());
+        let mut connections = self.connections.lock();
+        if connections.long_heads.len() >= MAX_LONG_HEADS {
+            connections.long_heads.clear();
         }
+        connections.long_heads.insert(endpoint.clone());
+        // The idle connections do not read long heads. They are closed after the lock is released.
+        let idle = connections.idle.remove(endpoint);
+        drop(connections);
+        drop(idle);
     }
 
     /// Returns the entry for an endpoint's HTTP/2 connection; makes an empty one if there is none.
@@ -237,10 +243,10 @@ impl LeasePool {
     async fn open_http2(
         &self,
         slot: &Http2Slot,
-        owner: &Container,
+        (owner, network): (&Container, &Network),
         live: &mut LiveFlow,
-        network: &Network,
         permit: &ResolvePermit,
+        reads_long_heads: bool,
     ) -> Result<Upstream, Denial> {
         let asked = Instant::now();
         let mut state = slot.state.lock().await;
@@ -254,7 +260,7 @@ impl LeasePool {
             return Err(denial.clone());
         }
         let config = Arc::clone(&self.http2);
-        let opened = open_http(owner, live, network, permit, config, false).await;
+        let opened = open_http(owner, live, network, permit, config, reads_long_heads).await;
         let upstream = opened
             .map_err(DialError::into_denial)
             .inspect_err(|denial| {
@@ -362,7 +368,9 @@ impl Connections {
     /// Ending a lease closes the pooled connections exactly once, so the check must be made here,
     /// under the lock.
     fn keep(&mut self, container: &Container, connection: Box<Http1>) -> Option<Box<Http1>> {
-        if container.has_ended() {
+        let lacks_lines =
+            !connection.reads_long_heads && self.long_heads.contains(&connection.endpoint);
+        if container.has_ended() || lacks_lines {
             return Some(connection);
         }
         let idle = self.idle.entry(connection.endpoint.clone()).or_default();

@@ -29,7 +29,7 @@ The proxy does what curl and nginx do, except where a rule of [security.md](secu
 | what | how the proxy handles it |
 | --- | --- |
 | `GET https://…` to the proxy, as axios up to 1.15 sends it | served: TLS to the upstream, judged as a request in a tunnel. Between client and proxy, it is clear text |
-| header lines over HTTP/1.1 | up to 256; a request with more gets 431, a response with more is 502 `upstream_unreachable`. Of a host's first response with over 100 lines the proxy learns to read them: a GET is repeated by the proxy, a POST is 502 once, and says so. All lines together: `limits.max_header_bytes` |
+| header lines over HTTP/1.1 | up to 256; a request with more gets 431, a response with more is 502 `upstream_unreachable`. A connection reads over 100 lines only once it needs to: the first request with more gets 431 if it follows a request with a body, or precedes the previous response. After a host's first response with more, the proxy sends a GET again; a POST is 502 `upstream_unreachable`, at most once for each open connection to the host. All lines together: `limits.max_header_bytes` |
 | a URL | path and query up to 8 KiB; longer ones get 400 `malformed_request` |
 | a host name with an underscore | 400: it is no valid host name, and programs read it in different ways. Give the server a name of letters, digits and hyphens |
 | an `Upgrade` other than to WebSocket, as of `curl --http2 http://…` | 403 `protocol_not_allowed` ([security.md](security.md)): requests over the other protocol would not be judged. curl works with `--http1.1`, its default for `http://` |

@@ -55,6 +55,44 @@ fn a_client_in_a_sandbox_finds_the_gateway_in_its_environment() {
     assert!(fixture.exec("a", named).ok().contains("notes_echo"));
 }
 
+/// Any process of a sandbox can end it, and a later one can have the files that it wrote.
+#[test]
+fn the_end_of_a_sandbox_does_not_lower_its_level() {
+    if !can_run("the_end_of_a_sandbox_does_not_lower_its_level") {
+        return;
+    }
+    let (fixture, _servers) = with_servers();
+    let file = fixture.proxy.path("config/mcp.yaml");
+    let mut settings: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    settings["mcpServers"]["notes"]["classification"] = json!("Confidential");
+    fs::write(&file, settings.to_string()).unwrap();
+    let reloaded = fixture.proxy.admin("POST", "/internal/reload", None);
+    assert_eq!(reloaded.status, 200, "{}", reloaded.text());
+
+    let call = "unified-proxy mcp call notes_echo '{\"text\":\"x\"}'";
+    let level = |name| fixture.registration(name).unwrap()["security_level"].clone();
+    for (name, ends_by_itself) in [("a", true), ("b", false)] {
+        if ends_by_itself {
+            fixture
+                .sandbox(&["up", name, "--while", "bash", "-c", call])
+                .ok();
+        } else {
+            fixture.up(name, &[]);
+            assert_eq!(level(name), "Public");
+            fixture.exec(name, call).ok();
+            fixture.sandbox(&["down", name]).ok();
+        }
+        assert_eq!(fixture.registration(name), None);
+        fixture.up(name, &[]);
+        assert_eq!(level(name), "Confidential", "{name}");
+        fixture.sandbox(&["down", name]).ok();
+        let path = format!("/internal/containers/{name}");
+        assert_eq!(fixture.proxy.admin("DELETE", &path, None).status, 200);
+        fixture.up(name, &[]);
+        assert_eq!(level(name), "Public", "{name}");
+    }
+}
+
 #[test]
 fn a_gateway_on_another_port_is_found_and_no_variable_names_an_unreachable_one() {
     if !can_run("a_gateway_on_another_port_is_found_and_no_variable_names_an_unreachable_one") {

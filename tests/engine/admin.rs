@@ -1,5 +1,7 @@
 //! The admin API over a real Unix socket: the bodies, statuses and errors on which clients rely.
 
+mod approvals;
+
 use std::fs;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -7,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use addons::contract::{
-    Addon, Client, Containers, Endpoint, FlowStart, Host, Kind, Outcome, Scheme, Subject,
+    Addon, BoxFuture, Client, ContainerId, Containers, Endpoint, FlowStart, Host, Kind, Level,
+    Outcome, Scheme, Subject,
 };
 use addons::observe::{Audit, AuditSettings};
 use bytes::Bytes;
@@ -24,11 +27,13 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use unified_proxy::admin::{
-    self, Acceptance, ActiveCredential, AdminState, Check, Explanation, Health, NamedTool,
-    SandboxSettings,
+    self, ActiveCredential, AdminState, Check, ControlPlane, ExplainRequest, Explanation, Health,
+    NamedTool, OperatorAct, OperatorRequest, SandboxSettings,
 };
+use unified_proxy::approvals::Ledger;
+use unified_proxy::approvals::sqlite::SqliteApprovals;
 use unified_proxy::config::AuditConfig;
-use unified_proxy::mcp::{AcceptError, Digests};
+use unified_proxy::mcp::{AcceptError, Digests, Outcome as RpcOutcome};
 use unified_proxy::registry::Registry;
 use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
 use unified_proxy::telemetry::{AuditLog, HealthFlag};
@@ -40,6 +45,7 @@ const DIGEST: &str = "0a1b";
 struct Server {
     directory: TempDir,
     registry: Arc<Registry>,
+    approvals: Arc<Ledger>,
     log: AuditLog,
     dns: Arc<AtomicBool>,
     shutdown: CancellationToken,
@@ -103,6 +109,7 @@ impl Server {
             SqliteStore::new(directory.path().join(FILE_NAME)),
             directory.path(),
         );
+        let approvals = ledger(directory.path());
         let dns = Arc::new(AtomicBool::new(true));
         let metrics = prometheus::Registry::new();
         let audit = AuditConfig {
@@ -117,59 +124,12 @@ impl Server {
         let state = AdminState {
             registry: Arc::clone(&registry),
             admin_uids: Vec::new(),
-            health: health(&registry, &dns),
             metrics,
             flows: log.flow_log(),
-            reload: Arc::new(|()| Box::pin(async { Err(vec!["policy.yaml:3:1: bad".into()]) })),
-            sandbox: Arc::new(settings),
-            explain: Arc::new(|question| {
-                Box::pin(async move {
-                    match question.container.as_str() {
-                        "c1" => Ok(Explanation {
-                            allowed: true,
-                            steps: Vec::new(),
-                        }),
-                        _ => Err("Container not found".into()),
-                    }
-                })
-            }),
-            mcp: Arc::new(|request| {
-                let said = json!({
-                    "container": request.container.id.as_str(),
-                    "method": &*request.method,
-                    "params": request.params,
-                });
-                Box::pin(async move { Ok(to_raw_value(&said).unwrap()) })
-            }),
-            acts: Arc::new(|_| {}),
-            definition: Arc::new(|NamedTool { server, tool }| {
-                let changed = match tool.as_str() {
-                    "read/all" => Some(DIGEST.to_owned()),
-                    _ => None,
-                };
-                let digests = match tool.as_str() {
-                    "none" => Err(AcceptError::Unknown { server, tool }),
-                    _ => Ok(Digests {
-                        accepted: "old".to_owned(),
-                        changed,
-                    }),
-                };
-                Box::pin(async { digests })
-            }),
-            accept_definition: Arc::new(|Acceptance { tool, digest }| {
-                let NamedTool { server, tool } = tool;
-                let digest = digest.unwrap_or_else(|| DIGEST.to_owned());
-                let accepted = match tool.as_str() {
-                    "read/all" if digest == DIGEST => Ok(digest),
-                    "read/all" => Err(AcceptError::Superseded {
-                        server,
-                        tool,
-                        digest: DIGEST.to_owned(),
-                    }),
-                    "same" => Err(AcceptError::Unchanged { server, tool }),
-                    _ => Err(AcceptError::Unknown { server, tool }),
-                };
-                Box::pin(async { accepted })
+            approvals: Arc::clone(&approvals),
+            control: Arc::new(Control {
+                registry: Arc::clone(&registry),
+                dns: Arc::clone(&dns),
             }),
         };
         let shutdown = CancellationToken::new();
@@ -178,6 +138,7 @@ impl Server {
         Self {
             directory,
             registry,
+            approvals,
             log,
             dns,
             shutdown,
@@ -219,20 +180,82 @@ impl Server {
     }
 }
 
-fn health(
-    registry: &Arc<Registry>,
-    dns: &Arc<AtomicBool>,
-) -> Arc<dyn Fn() -> Health + Send + Sync> {
-    let (registry, dns) = (Arc::clone(registry), Arc::clone(dns));
-    Arc::new(move || {
+/// Tools named `same` have not changed, tools named `none` are unknown.
+struct Control {
+    registry: Arc<Registry>,
+    dns: Arc<AtomicBool>,
+}
+
+impl ControlPlane for Control {
+    fn health(&self) -> Health {
         let check = |name, ok, critical| Check { name, ok, critical };
         Health(vec![
             check("proxy_listening", true, true),
-            check("dns_listening", dns.load(Ordering::Relaxed), true),
-            check("registry_accessible", registry.available(), true),
+            check("dns_listening", self.dns.load(Ordering::Relaxed), true),
+            check("registry_accessible", self.registry.available(), true),
             check("audit_writable", false, false),
         ])
-    })
+    }
+
+    fn reload(&self) -> Result<(), Vec<String>> {
+        Err(vec!["policy.yaml:3:1: bad".into()])
+    }
+
+    fn sandbox(&self) -> SandboxSettings {
+        settings()
+    }
+
+    fn explain(&self, question: ExplainRequest) -> BoxFuture<'_, Result<Explanation, String>> {
+        let explained = match question.container.as_str() {
+            "c1" => Ok(Explanation {
+                allowed: true,
+                steps: Vec::new(),
+            }),
+            _ => Err("Container not found".into()),
+        };
+        Box::pin(async { explained })
+    }
+
+    fn mcp(&self, request: OperatorRequest) -> BoxFuture<'_, RpcOutcome> {
+        let said = json!({
+            "container": request.container.id.as_str(),
+            "method": &*request.method,
+            "params": request.params,
+        });
+        Box::pin(async move { Ok(to_raw_value(&said).unwrap()) })
+    }
+
+    fn audit(&self, _: OperatorAct) {}
+
+    fn definition(&self, NamedTool { server, tool }: NamedTool) -> Result<Digests, AcceptError> {
+        let changed = match tool.as_str() {
+            "none" => return Err(AcceptError::Unknown { server, tool }),
+            "read/all" => Some(DIGEST.to_owned()),
+            _ => None,
+        };
+        Ok(Digests {
+            accepted: "old".to_owned(),
+            changed,
+        })
+    }
+
+    fn accept_definition(
+        &self,
+        NamedTool { server, tool }: NamedTool,
+        digest: Option<String>,
+    ) -> Result<String, AcceptError> {
+        let digest = digest.unwrap_or_else(|| DIGEST.to_owned());
+        match tool.as_str() {
+            "read/all" if digest == DIGEST => Ok(digest),
+            "read/all" => Err(AcceptError::Superseded {
+                server,
+                tool,
+                digest: DIGEST.to_owned(),
+            }),
+            "same" => Err(AcceptError::Unchanged { server, tool }),
+            _ => Err(AcceptError::Unknown { server, tool }),
+        }
+    }
 }
 
 const CONTAINERS: &str = "/internal/containers";
@@ -296,6 +319,34 @@ async fn a_container_is_registered_shown_and_unregistered() {
             let answer = server.call(method, path, "").await;
             assert_eq!(answer.status, StatusCode::NOT_FOUND, "{method} {path}");
             assert_eq!(answer.body, json!({"error": "Container not found"}));
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn an_unregistration_keeps_the_level_only_if_its_query_says_so() {
+    let path = "/internal/containers/c1";
+    each_row_async(
+        [
+            ("?keep_level=true", StatusCode::OK, "Secret"),
+            ("?keep_level=false", StatusCode::OK, "Public"),
+            ("", StatusCode::OK, "Public"),
+            ("?keep_level=yes", StatusCode::BAD_REQUEST, "Secret"),
+            ("?keep=true", StatusCode::BAD_REQUEST, "Secret"),
+        ],
+        async |(query, status, level)| {
+            let server = Server::start();
+            assert_eq!(server.register(&body()).await.status, StatusCode::CREATED);
+            let id = ContainerId::parse("c1").unwrap();
+            let container = server.registry.get(&id).unwrap().unwrap();
+            container.raise_level(Level::Secret);
+            let answer = server.call("DELETE", &format!("{path}{query}"), "").await;
+            assert_eq!(answer.status, status, "{query}");
+            assert_eq!(container.has_ended(), status == StatusCode::OK, "{query}");
+            assert_eq!(server.register(&body()).await.status, StatusCode::CREATED);
+            let shown = server.get(path).await.body;
+            assert_eq!(shown["security_level"], level, "{query}");
         },
     )
     .await;
@@ -673,6 +724,14 @@ async fn the_openapi_document_and_the_api_have_the_same_calls() {
             "POST /internal/containers/{id}/mcp",
             "GET /internal/mcp/definitions/{server}/{tool}",
             "POST /internal/mcp/definitions/{server}/{tool}/accept",
+            "GET /internal/approvals",
+            "GET /internal/approvals/{id}",
+            "POST /internal/approvals/{id}/approve",
+            "POST /internal/approvals/{id}/deny",
+            "POST /internal/approvals/{id}/forget",
+            "GET /internal/grants",
+            "POST /internal/grants",
+            "DELETE /internal/grants/{id}",
             "GET /internal/health",
             "GET /internal/metrics",
             "GET /internal/flows",
@@ -687,4 +746,10 @@ async fn the_openapi_document_and_the_api_have_the_same_calls() {
     );
     let required = &document["components"]["schemas"]["RegistrationBody"]["required"];
     assert_eq!(required, &json!(["container_id", "repos"]));
+}
+
+/// A ledger with its file in the directory.
+fn ledger(directory: &std::path::Path) -> Arc<Ledger> {
+    let store = SqliteApprovals::new(directory.join("approvals.db"));
+    Ledger::open(store, Arc::new(time::OffsetDateTime::now_utc)).unwrap()
 }

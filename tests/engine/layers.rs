@@ -8,7 +8,7 @@ use std::path::Path;
 use regex::Regex;
 
 /// The engine's folders and files, from the top down. Each imports only from those below it.
-const LAYERS: [&str; 18] = [
+const LAYERS: [&str; 20] = [
     "main",
     "cli",
     "app",
@@ -19,11 +19,13 @@ const LAYERS: [&str; 18] = [
     "http",
     "snapshot",
     "upstream",
+    "approvals",
     "registry",
     "telemetry",
     "tls",
     "config",
     "secret_files",
+    "sqlite",
     "sandbox",
     "runtime",
     "exit_code",

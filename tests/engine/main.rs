@@ -13,12 +13,14 @@ mod loopback;
 mod mcp_http;
 
 mod admin;
+mod approvals;
 mod config;
 mod dependencies;
 mod dial;
 mod dns;
 mod dns_bounds;
 mod dns_https;
+mod live_grants;
 mod registry;
 mod resolve;
 mod waiting;

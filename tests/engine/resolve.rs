@@ -70,6 +70,7 @@ pub async fn permitted(chain: &Chain, host: &str) -> (OwnedFlow, ResolvePermit) 
             file: "allowlist.yaml".into(),
             line: 1,
         },
+        grant: None,
     };
     let entry = Some(Arc::new(entry));
     let endpoint = Endpoint {

@@ -310,6 +310,8 @@ project() {
             opened "rename-$path" "the path could be renamed"
             mv -T .redteam-renamed "$path"
         else
+            # mv copies what it cannot rename, and then fails to remove the original.
+            rm -rf .redteam-renamed
             held "rename-$path"
         fi
     done

@@ -176,6 +176,8 @@ fn the_admin_api_does_not_answer_on_the_proxys_port() {
             "/internal/health",
             "/internal/metrics",
             "/internal/containers",
+            "/internal/approvals",
+            "/internal/grants",
         ],
         |path| {
             let reply = proxy.exchange(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));

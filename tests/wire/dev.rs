@@ -4,10 +4,10 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::each_row;
 
@@ -44,6 +44,51 @@ fn dev_prints_three_commands_that_work() {
         assert!(text.contains(expected), "{command}: {text}");
     }
     assert_eq!(origin.only().authority, "api.github.com");
+}
+
+/// A server whose tool prints the status of a request to its host.
+const FETCHER: &str = r#"
+import json, sys, urllib.request
+
+for line in sys.stdin:
+    message = json.loads(line)
+    method, params = message.get("method"), message.get("params", {})
+    if "id" not in message:
+        continue
+    if method == "initialize":
+        result = dict(protocolVersion=params["protocolVersion"], capabilities=dict(tools={}))
+        answer = dict(result=result | dict(serverInfo=dict(name="web", version="1")))
+    elif method == "tools/list":
+        answer = dict(result=dict(tools=[dict(name="fetch", inputSchema=dict(type="object"))]))
+    elif method == "tools/call":
+        status = urllib.request.urlopen("https://api.github.com/zen", timeout=20).status
+        answer = dict(result=dict(content=[dict(type="text", text=f"fetched: {status}")]))
+    else:
+        answer = dict(error=dict(code=-32601, message="Method not found"))
+    print(json.dumps(dict(jsonrpc="2.0", id=message["id"]) | answer), flush=True)
+"#;
+
+/// The admin socket of `dev` has a relative path, but sandboxes connect from another directory.
+#[test]
+fn sandboxes_reach_the_sockets_of_dev() {
+    let origin = Origin::start();
+    let gateway = free_address();
+    let dev = Dev::with_gateway(&origin, gateway);
+    let command = ["python3", "-c", FETCHER];
+    let web = json!({ "command": command, "hosts": ["api.github.com"] });
+    let servers = json!({ "mcpServers": { "web": web } });
+    let binary = env!("CARGO_BIN_EXE_unified-proxy");
+    let output = dev.shell(&format!(
+        "exec 2>&1
+        cat >config/mcp.yaml <<'END'\n{servers}\nEND
+        curl -sS --unix-socket .unified-proxy/api.sock -X POST http://localhost/internal/reload
+        {binary} mcp call web_fetch --url http://{gateway}/mcp
+        {binary} run --quiet --server .unified-proxy/api.sock -- \\
+            curl -sS -o /dev/null -w 'denied: %{{http_code}}' http://evil.example.com/"
+    ));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("fetched: 200"), "{text}");
+    assert!(text.contains("denied: 403"), "{text}");
 }
 
 #[test]
@@ -141,8 +186,21 @@ fn repo_urls_are_registered_as_owner_and_name_without_duplicates() {
     let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
     assert_eq!(
         shown["repos"],
-        serde_json::json!(["octocat/Hello-World", "octocat/Spoon-Knife"])
+        json!(["octocat/Hello-World", "octocat/Spoon-Knife"])
     );
+}
+
+/// The state directory of `dev` is a relative path, which means another directory to the client.
+#[test]
+fn the_socket_of_a_container_of_dev_has_an_absolute_path() {
+    let origin = Origin::start();
+    let dev = Dev::start(&origin, &[], &[]);
+    let binary = env!("CARGO_BIN_EXE_unified-proxy");
+    let add = format!("{binary} container add boxed --listener unix --json");
+    let added: Value = serde_json::from_slice(&dev.shell(&add).stdout).unwrap();
+    let socket = added["socket"].as_str().unwrap();
+    assert!(socket.starts_with('/'), "{socket}");
+    UnixStream::connect(socket).unwrap();
 }
 
 #[test]

@@ -39,6 +39,8 @@ fn unknown_origin_form_paths_are_denied_and_one_connection_serves_mcp_dns_and_pr
             ("/dns-query/", others),
             ("/DNS-QUERY", others),
             ("/internal/containers", others),
+            ("/internal/approvals", others),
+            ("/internal/grants", others),
         ],
         |(path, sentence)| {
             for method in ["GET", "POST"] {

@@ -21,6 +21,8 @@ mod compatibility;
 mod support;
 
 mod absolute_form;
+mod approvals;
+mod asking;
 mod audit;
 mod clients;
 mod commands;

@@ -188,4 +188,15 @@ fn settings_that_need_a_restart_are_logged_and_the_others_apply() {
     proxy
         .get(PLAIN, &[])
         .assert_denied(403, "address_not_allowed", "");
+    // A setting that is the one in force again needs no restart.
+    let warnings = || proxy.log().matches("admin_uids changed").count();
+    let mut reload = |uids: serde_json::Value| {
+        file["admin_uids"] = uids;
+        std::fs::write(&path, file.to_string()).unwrap();
+        let before = warnings();
+        proxy.admin("POST", "/internal/reload", None);
+        warnings() > before
+    };
+    assert!(reload(json!([12345])));
+    assert!(!reload(json!([])));
 }

@@ -484,6 +484,28 @@ fn the_header_read_timeout_does_not_apply_to_a_slow_body() {
     assert_eq!(read_reply(&mut stream).unwrap().json()["body"], "abc");
 }
 
+/// The client sends the rest of its body after the response, for longer than the timeout.
+#[test]
+fn the_header_read_timeout_does_not_apply_to_the_rest_of_a_body_that_the_upstream_did_not_take() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["limits"]["header_read_timeout"] = json!("2s");
+    let proxy = setup.start();
+    let mut stream = proxy.tls(HOST);
+    write!(
+        stream,
+        "POST /early HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 4\r\n\r\n"
+    )
+    .unwrap();
+    assert_eq!(read_reply(&mut stream).unwrap().text(), "early");
+    for byte in ["r", "e", "s", "t"] {
+        write!(stream, "{byte}").unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    write!(stream, "GET /echo HTTP/1.1\r\nHost: {HOST}\r\n\r\n").unwrap();
+    assert_eq!(read_reply(&mut stream).unwrap().status, 200);
+}
+
 #[test]
 fn the_proxy_recovers_after_it_ran_out_of_file_descriptors() {
     let origin = Origin::start();

@@ -17,12 +17,13 @@ use super::flow::{Flow, FlowStart, Kind, Subject};
 use super::host::Host;
 use super::identify::{Identified, Identify};
 use super::judge::{Buffered, Judges};
+use super::ledger::ApprovalLedger;
 use super::mcp::{CallPermit, Frame, McpSubject};
 use super::message::{DnsAnswer, DnsQuery, Request, Response};
 use super::order::{Link, OrderError, check_order};
 use super::outcome::Outcome;
 use super::permit::{Addresses, Permit, ResolvePermit};
-use super::principal::Client;
+use super::principal::{Client, Principal};
 use super::waits::{MAX_WAITS, Waits, settle};
 
 /// The links in their checked order, and the allowlist in which a new flow finds its entry.
@@ -30,6 +31,8 @@ use super::waits::{MAX_WAITS, Waits, settle};
 pub struct Chain {
     links: Arc<[Link]>,
     allowlist: Arc<EntryMap<Arc<Entry>>>,
+    /// Finds the hosts that people have granted, and whether people are asked about unlisted hosts.
+    ledger: Option<(Arc<dyn ApprovalLedger>, bool)>,
     deadline: Duration,
     /// Has `MAX_WAITS` permits. Each waiting flow of a container takes one, except look-ups.
     waits: Arc<Semaphore>,
@@ -46,6 +49,7 @@ impl Chain {
         Ok(Self {
             links: links.into(),
             allowlist: Arc::default(),
+            ledger: None,
             deadline,
             waits: Arc::new(Semaphore::new(MAX_WAITS)),
         })
@@ -55,6 +59,14 @@ impl Chain {
     #[must_use]
     pub fn with_allowlist(mut self, allowlist: Arc<EntryMap<Arc<Entry>>>) -> Self {
         self.allowlist = allowlist;
+        self
+    }
+
+    /// Sets the ledger in which a container's flow to an unlisted host finds its entry. `asks`:
+    /// people are asked about such hosts.
+    #[must_use]
+    pub fn with_ledger(mut self, ledger: Arc<dyn ApprovalLedger>, asks: bool) -> Self {
+        self.ledger = Some((ledger, asks));
         self
     }
 
@@ -219,6 +231,7 @@ impl Chain {
             let settled = match link {
                 Link::Identity(identity) => {
                     let verdict = set_principal(&**identity, &identify, flow, subject);
+                    self.find_granted_host(flow);
                     waits = Waits::of(flow, &self.waits);
                     Ok(verdict)
                 }
@@ -239,6 +252,23 @@ impl Chain {
             verdict.map_err(|denial| denial.by(link.name()))?;
         }
         Ok(())
+    }
+
+    /// Sets the entry of a container's flow to an unlisted host that a person has granted.
+    fn find_granted_host(&self, flow: &mut Flow) {
+        let (Some((ledger, asks)), None) = (&self.ledger, &flow.entry) else {
+            return;
+        };
+        let Some(Principal::Container(container)) = &flow.principal else {
+            return;
+        };
+        let port = match &flow.subject {
+            Subject::Upstream(endpoint) => Some(endpoint.port),
+            // A question has no port.
+            Subject::Name(_) => None,
+            Subject::Mcp(_) => return,
+        };
+        flow.start.entry = ledger.entry_of(container, flow.host(), port, *asks);
     }
 }
 

@@ -264,8 +264,8 @@ impl Container {
         }
     }
 
-    /// A future that is ready once the level rises or is lowered after this call, even if that
-    /// happens before the future is first polled.
+    /// A future that is ready once the level rises or is lowered after this call, or a grant of the
+    /// lease ends, even if that happens before the future is first polled.
     pub fn level_changed(&self) -> Notified<'_> {
         self.lease_state().level_changed.notified()
     }
@@ -281,6 +281,12 @@ impl Container {
     /// Sets the abort latch: see [`Container::is_aborted`].
     pub fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
+    }
+
+    /// Completes the futures of [`Container::level_changed`], since a grant of this lease has ended:
+    /// flows that rest on it are judged again.
+    pub fn grant_ended(&self) {
+        self.lease_state().level_changed.notify_waiters();
     }
 
     /// The level and the abort latch.

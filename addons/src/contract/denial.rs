@@ -100,9 +100,9 @@ codes! {
     LevelExceeded = "level_exceeded", 403, Policy;
     /// A rule of `policy.rules` denied.
     RuleDenied = "rule_denied", 403, Policy;
-    /// A rule of `policy.rules` asks for approval. It denies, since approvals are not implemented.
+    /// A person must approve the host or the request, and has not decided yet.
     ApprovalPending = "approval_pending", 403, Policy;
-    /// An approver rejected the request. Unused, since approvals are not implemented.
+    /// A person denied the host or the request.
     ApprovalRejected = "approval_rejected", 403, Policy;
     /// `Host`, `:authority` or the TLS server name differs from the destination of the tunnel or
     /// request.

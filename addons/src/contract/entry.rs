@@ -107,7 +107,17 @@ fn is_public_suffix(name: &str) -> bool {
     psl::suffix_str(name).is_none_or(|suffix| suffix == name)
 }
 
-/// One entry of the allowlist.
+/// Whether the host is a name that somebody has registered, or a name below it. Addresses, single
+/// labels, public suffixes and names outside the public suffix list are none.
+#[must_use]
+pub fn is_public_name(host: &Host) -> bool {
+    host.name().is_some_and(|name| {
+        let suffix = psl::suffix(name.as_bytes());
+        suffix.is_some_and(|suffix| suffix.is_known() && suffix != name)
+    })
+}
+
+/// One entry of the allowlist, or a host that a person has granted.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The hosts that it matches.
@@ -123,6 +133,9 @@ pub struct Entry {
     pub max_level: Level,
     /// Its place in the configuration.
     pub origin: Origin,
+    /// The id of the grant of a host that is on no allowlist; `None` for an entry of the
+    /// configuration.
+    pub grant: Option<Box<str>>,
 }
 
 /// The allowlist, for HTTP and DNS alike.

@@ -19,3 +19,8 @@ pub struct McpSession(pub Arc<str>);
 /// The GitHub addon has handled the request as an API call, so the git addon skips it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApiCall;
+
+/// The flow passed since a person granted it. The grant may have ended in the meantime, so a
+/// long-lived flow is judged again as soon as it has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestsOnGrant;

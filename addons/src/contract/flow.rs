@@ -381,6 +381,11 @@ impl<Size: ?Sized> Flow<Size> {
         self.record.mcp.get_or_insert_default()
     }
 
+    /// Sets the entry of a granted host, unless the flow has an entry.
+    pub(crate) fn admit(&mut self, entry: Arc<Entry>) {
+        self.start.entry.get_or_insert(entry);
+    }
+
     /// Adds the name of a credential that was injected, for the audit.
     pub fn add_credential(&mut self, name: &Arc<str>) {
         self.record.credential = Some(match &self.record.credential {

@@ -15,7 +15,7 @@ use super::body::BoxFuture;
 use super::denial::{Code, Denial, Verdict};
 use super::flow::Flow;
 use super::waits::settle;
-use crate::strict_json::{self, StrictJsonError};
+use crate::json::strict::{self, StrictJsonError};
 
 /// Bodies up to this many bytes are inspected on the connection's thread, in less than 1 ms.
 const INSPECTED_IN_PLACE: usize = 16 * 1024;
@@ -230,7 +230,7 @@ impl Buffered {
     /// Decodes JSON into a type without an intermediate tree. Unknown members are skipped and so
     /// not judged: the caller must send a re-encoding of the value, never the body.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Denial> {
-        strict_json::count_values(self.max_values, &self.bytes)
+        strict::count_values(self.max_values, &self.bytes)
             .map_err(|error| self.unreadable(error))?;
         self.reserve(self.bytes.len())?;
         serde_json::from_slice(&self.bytes).map_err(Denial::malformed)
@@ -240,9 +240,9 @@ impl Buffered {
     pub fn json_at_most(&self, most: usize) -> Result<Value, Denial> {
         let most = most.min(self.max_values);
         let denied = |error| self.unreadable(error);
-        let values = strict_json::count_values(most, &self.bytes).map_err(denied)?;
+        let values = strict::count_values(most, &self.bytes).map_err(denied)?;
         self.reserve(values.saturating_mul(BYTES_PER_VALUE) + self.bytes.len())?;
-        strict_json::parse_at_most(most, &self.bytes).map_err(denied)
+        strict::parse(&self.bytes).map_err(denied)
     }
 
     /// The body as a JSON tree of at most the `max_values` of [`Buffered::new`]. Reserves the

@@ -3,13 +3,17 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::container::Container;
+use super::definition::Definition;
 use super::denial::{Code, Denial, Verdict};
+use super::effect::Effect;
 use super::level::Standing;
+use super::target::McpTarget;
 
 /// The direction of a request or notification. A response has the direction of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +71,8 @@ pub enum FrameBody {
 pub struct Frame {
     /// The direction; for a response, the direction of its request.
     pub direction: Direction,
+    /// The receiver, or for a server's message the sender.
+    pub target: McpTarget,
     /// The kind of message.
     pub kind: FrameKind,
     /// The method of the message; for a response, the method of its request.
@@ -88,11 +94,13 @@ impl Frame {
     #[must_use]
     pub fn request(
         direction: Direction,
+        target: McpTarget,
         method: impl Into<Arc<str>>,
         params: Option<Box<RawValue>>,
     ) -> Self {
         Self {
             direction,
+            target,
             kind: FrameKind::Request,
             method: method.into(),
             definition: None,
@@ -105,26 +113,28 @@ impl Frame {
     #[must_use]
     pub fn notification(
         direction: Direction,
+        target: McpTarget,
         method: impl Into<Arc<str>>,
         params: Option<Box<RawValue>>,
     ) -> Self {
         Self {
             kind: FrameKind::Notification,
-            ..Self::request(direction, method, params)
+            ..Self::request(direction, target, method, params)
         }
     }
 
-    /// The response to a request; `direction` is the request's.
+    /// The response to a request; `direction` and `target` are the request's.
     #[must_use]
     pub fn response(
         direction: Direction,
+        target: McpTarget,
         method: impl Into<Arc<str>>,
         outcome: RpcOutcome,
     ) -> Self {
         Self {
             kind: FrameKind::Response,
             body: FrameBody::Outcome(outcome),
-            ..Self::request(direction, method, None)
+            ..Self::request(direction, target, method, None)
         }
     }
 
@@ -142,94 +152,6 @@ impl Frame {
             FrameBody::Outcome(_) => None,
         }
     }
-}
-
-/// A tool as its server lists it.
-#[derive(Debug)]
-pub struct Definition {
-    /// The server's own name for the tool.
-    pub name: Arc<str>,
-    /// The whole entry of `tools/list`.
-    pub raw: Box<RawValue>,
-    /// Whether `raw` may contain the key `x-mcp-header`, with which a schema names HTTP fields that
-    /// repeat arguments. Few definitions contain it. Calls of all other tools need no search for
-    /// the key.
-    pub may_name_fields: bool,
-    /// The server's hints about the tool. If the operator sets a hint too, the stricter of the two
-    /// counts.
-    pub annotations: Annotations,
-    /// How the definition compares with the accepted one.
-    pub pin: Pin,
-    /// The memory of the server's list.
-    pub memory: HeldMemory,
-}
-
-/// Keeps a reservation of memory until the last clone is dropped. Each entry of a list has one, so
-/// that the list stays charged as long as any of its entries is held.
-#[derive(Clone, Default)]
-pub struct HeldMemory {
-    _reservation: Option<Arc<dyn Send + Sync>>,
-}
-
-impl HeldMemory {
-    /// Holds a reservation, which is released when it is dropped.
-    #[must_use]
-    pub fn of(reservation: impl Send + Sync + 'static) -> Self {
-        Self {
-            _reservation: Some(Arc::new(reservation)),
-        }
-    }
-}
-
-impl fmt::Debug for HeldMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HeldMemory")
-    }
-}
-
-/// Hints of a tool's definition. A hint of the wrong type counts as missing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Annotations {
-    /// `readOnlyHint`: the tool does not modify its environment.
-    pub read_only: Option<bool>,
-    /// `destructiveHint`: the tool may delete or overwrite.
-    pub destructive: Option<bool>,
-    /// `idempotentHint`: a repeated call has no further effect.
-    pub idempotent: Option<bool>,
-    /// `openWorldHint`: the tool talks to systems outside the operator's control.
-    pub open_world: Option<bool>,
-}
-
-impl Annotations {
-    /// Whether the tool does not modify its environment. Without the hint: false.
-    pub fn is_read_only(&self) -> bool {
-        self.read_only.unwrap_or(false)
-    }
-
-    /// Whether the tool may delete or overwrite. Without the hint: true.
-    pub fn is_destructive(&self) -> bool {
-        self.destructive.unwrap_or(true)
-    }
-
-    /// Whether a repeated call has no further effect. Without the hint: false.
-    pub fn is_idempotent(&self) -> bool {
-        self.idempotent.unwrap_or(false)
-    }
-
-    /// Whether the tool talks to systems outside the operator's control. Without the hint: true.
-    pub fn is_open_world(&self) -> bool {
-        self.open_world.unwrap_or(true)
-    }
-}
-
-/// How a tool's definition compares with the one that was accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pin {
-    /// Equal to the first definition seen, or to the one that an operator accepted.
-    Accepted,
-    /// Different from the accepted definition, or not accepted at all, since the server has too
-    /// many tools.
-    Changed,
 }
 
 /// The subject of an MCP flow.
@@ -251,9 +173,13 @@ pub struct McpRecord {
     /// change them.
     pub args_sha256: Option<Box<str>>,
     /// The strictest decision, of a policy or of the addon.
-    pub decision: Option<&'static str>,
+    pub decision: Option<Effect>,
     /// The reason for that decision.
     pub reason: Option<Box<str>>,
+    /// The question that a person decided.
+    pub approval: Option<Box<str>>,
+    /// How long the question waited for the decision.
+    pub waited: Option<Duration>,
     /// Whether a text from the server looks like an instruction to a model.
     pub suspicious: bool,
 }
@@ -265,31 +191,27 @@ pub struct McpRecord {
 /// use addons::contract::{CallPermit, Frame};
 ///
 /// fn forge(frame: Frame) -> CallPermit {
-///     CallPermit { frame, server: None, passed_at: None }
+///     CallPermit { frame, passed_at: None }
 /// }
 /// ```
 pub struct CallPermit {
     frame: Frame,
-    server: Option<Arc<str>>,
     /// The container and its standing when the chain passed the message.
     passed_at: Option<(Arc<Container>, Standing)>,
 }
 
 impl CallPermit {
-    /// Called by the chain after every addon has passed the message. `None` for a flow that is not
-    /// an MCP flow, and for a response, which needs no permit.
+    /// Called by the chain after every addon has passed the message. `None` in these cases:
+    /// - The flow is not an MCP flow, or was begun and recorded for another server.
+    /// - The message is a response, which needs no permit.
     pub(super) fn mint(
         subject: Option<&McpSubject>,
         container: Option<&Arc<Container>>,
         frame: Frame,
     ) -> Option<Self> {
-        let server = subject?.server.clone();
+        let is_recorded = subject?.server.as_ref() == frame.target.server();
         let passed_at = container.map(|container| (Arc::clone(container), container.standing()));
-        (frame.kind != FrameKind::Response).then_some(Self {
-            frame,
-            server,
-            passed_at,
-        })
+        (is_recorded && frame.kind != FrameKind::Response).then_some(Self { frame, passed_at })
     }
 
     /// Denies sending the message once more in these cases:
@@ -316,11 +238,6 @@ impl CallPermit {
         self.passed_at.as_ref().map(|(container, _)| container)
     }
 
-    /// The server that the message goes to or comes from; `None` if the gateway itself responds.
-    pub fn server(&self) -> Option<&Arc<str>> {
-        self.server.as_ref()
-    }
-
     /// The method.
     pub fn method(&self) -> &Arc<str> {
         &self.frame.method
@@ -344,6 +261,52 @@ impl CallPermit {
 
 impl fmt::Debug for CallPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CallPermit({} to {:?})", self.frame.method, self.server)
+        let Frame { method, target, .. } = &self.frame;
+        write!(f, "CallPermit({method} to {target:?})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+    use crate::fixtures::{container, mcp_flow};
+
+    #[test]
+    fn only_a_request_or_notification_to_the_recorded_server_gets_a_permit() {
+        let web = container("web");
+        let server = || McpTarget::Server("kb".into());
+        let tool = || McpTarget::Tool {
+            server: "kb".into(),
+            name: "fetch".into(),
+        };
+        let request = |target| Frame::request(Direction::ToServer, target, "m", None);
+        let answer = Err(RpcError {
+            code: 0,
+            message: "".into(),
+            data: None,
+        });
+        let response = Frame::response(Direction::ToServer, server(), "m", answer);
+        let notification = Frame::notification(Direction::ToServer, server(), "m", None);
+        each_row(
+            [
+                (Some("kb"), request(server()), true),
+                (Some("kb"), request(tool()), true),
+                (Some("kb"), notification, true),
+                (Some("kb"), response, false),
+                (Some("db"), request(server()), false),
+                (Some("db"), request(tool()), false),
+                (Some("kb"), request(McpTarget::Gateway), false),
+                (None, request(server()), false),
+                (None, request(McpTarget::Gateway), true),
+                (None, request(McpTarget::Refused), true),
+            ],
+            |(recorded, frame, expected)| {
+                let flow = mcp_flow(&web, recorded, "m");
+                let permit = CallPermit::mint(flow.mcp(), Some(&web), frame);
+                assert_eq!(permit.is_some(), expected);
+            },
+        );
     }
 }

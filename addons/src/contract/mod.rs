@@ -6,10 +6,13 @@
 //! Addons get hosts and paths in normal form, and never open a socket.
 
 mod addon;
+mod approval;
 mod body;
 mod chain;
 mod container;
+mod definition;
 mod denial;
+mod effect;
 mod endpoint;
 mod entry;
 mod facts;
@@ -18,6 +21,7 @@ mod host;
 mod identify;
 mod judge;
 mod lease_id;
+mod ledger;
 mod level;
 mod live;
 mod mcp;
@@ -32,18 +36,27 @@ mod ports;
 mod principal;
 mod refused_hosts;
 pub mod settings;
+mod target;
 mod type_map;
 mod url_secrets;
 mod waits;
 
 pub use addon::{Addon, Order, Step};
+pub use approval::{
+    ApprovalAnswer, ApprovalId, ApprovalOutcome, GrantId, Question, QuestionKind, QuestionLimit,
+    Topic,
+};
 pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
 pub use chain::Chain;
 pub use container::{AuthMode, Container, ContainerId, Registration, Repo, Source};
+pub use definition::{Annotations, Definition, HeldMemory, Pin};
 pub use denial::{Answer, Code, Denial, Fault, Stage, Verdict};
+pub use effect::Effect;
 pub use endpoint::{Endpoint, Scheme};
-pub use entry::{Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
-pub use facts::{Anonymous, ApiCall, Lookup, McpSession};
+pub use entry::{
+    Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError, is_public_name,
+};
+pub use facts::{Anonymous, ApiCall, Lookup, McpSession, RestsOnGrant};
 pub use flow::{
     Counters, Flow, FlowId, FlowStart, GATEWAY, Kind, Note, OwnedFlow, Record, Subject,
 };
@@ -51,11 +64,11 @@ pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use identify::{Identified, Identify};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges, run_on};
 pub use lease_id::LeaseId;
+pub use ledger::{ApprovalLedger, GRANTED, LiveGrant, NoLedger};
 pub use level::{Level, Standing};
 pub use live::LiveFlow;
 pub use mcp::{
-    Annotations, CallPermit, Definition, Direction, Frame, FrameBody, FrameKind, HeldMemory,
-    McpRecord, McpSubject, Pin, RpcError, RpcOutcome,
+    CallPermit, Direction, Frame, FrameBody, FrameKind, McpRecord, McpSubject, RpcError, RpcOutcome,
 };
 pub use message::{DnsAnswer, DnsQuery, Request, Response};
 pub use order::{Link, OrderError};
@@ -64,11 +77,11 @@ pub use path::{Ambiguity, Path};
 pub use permit::{Addresses, Permit, ResolvePermit};
 pub use policy_input::PolicyInput;
 pub use ports::{
-    Answered, Approvals, Containers, Decision, Decisions, Definitions, Effect, Evaluator,
+    Answered, Approvals, Containers, Decision, Decisions, Definitions, Evaluation, Evaluator,
     EvaluatorError, FileLock, FileVersion, LeaseRecords, Outbound, OutboundError, OwnAddresses,
-    PolicyQuestion, Replacement, SecretFiles, SecretSource, SecretText, SystemPorts, Tasks,
-    Unavailable,
+    Replacement, SecretFiles, SecretSource, SecretText, SystemPorts, Tasks, Unavailable,
 };
 pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
 pub use refused_hosts::RefusedHosts;
+pub use target::McpTarget;
 pub use url_secrets::UrlSecrets;

@@ -1,6 +1,6 @@
 //! The input document of policies.
 
-use crate::raw_json::write_string;
+use crate::json::write_string;
 
 /// A JSON object.
 #[derive(Clone, Debug)]

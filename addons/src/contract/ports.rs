@@ -14,10 +14,12 @@ use zeroize::Zeroizing;
 
 use super::body::BoxFuture;
 use super::container::{Container, ContainerId, Source};
+use super::definition::Pin;
 use super::denial::Denial;
+use super::effect::Effect;
 use super::flow::Flow;
 use super::level::Standing;
-use super::mcp::{Frame, Pin};
+use super::mcp::Frame;
 use super::policy_input::PolicyInput;
 use super::principal::System;
 
@@ -92,17 +94,17 @@ pub trait Evaluator: Send + Sync {
     fn covers(&self, method: &str) -> bool;
 
     /// Evaluates the bundles that judge this method, in the order of `mcp.yaml`. Skips the first
-    /// `question.decided` bundles, and stops after the first bundle that redacts.
+    /// `evaluation.decided` bundles, and stops after the first bundle that redacts.
     fn evaluate<'a>(
         &'a self,
         method: &'a str,
-        question: PolicyQuestion,
+        evaluation: Evaluation,
     ) -> BoxFuture<'a, Result<Decisions, EvaluatorError>>;
 }
 
-/// The input of an evaluation.
+/// One evaluation of the bundles.
 #[derive(Clone, Debug)]
-pub struct PolicyQuestion {
+pub struct Evaluation {
     /// The container whose message is judged. Containers take turns.
     pub container: ContainerId,
     /// The input document of the policies.
@@ -128,37 +130,16 @@ pub struct Decisions {
 pub struct Decision {
     /// The bundle's id.
     pub bundle: Arc<str>,
+    /// SHA-256 of the bundle's source and entrypoint. A person's approval under one revision does
+    /// not hold under another.
+    pub revision: [u8; 32],
     /// What happens to the message.
     pub effect: Effect,
     /// The reason that the policy gave.
     pub reason: Option<Box<str>>,
-}
-
-impl Decision {
-    /// The replacement of the message's arguments, params, result or error, if the decision
-    /// redacts.
-    #[must_use]
-    pub fn modified(&self) -> Option<&RawValue> {
-        match &self.effect {
-            Effect::Redact(modified) => Some(modified),
-            _ => None,
-        }
-    }
-}
-
-/// What happens to a message.
-#[derive(Clone, Debug)]
-pub enum Effect {
-    /// It passes.
-    Allow,
-    /// It passes after this value has replaced its arguments, params, result or error.
-    Redact(Box<RawValue>),
-    /// A person decides.
-    Ask,
-    /// It is denied.
-    DenyContinue,
-    /// It is denied, and the abort latch of the container is set: see [`Container::is_aborted`].
-    DenyAbort,
+    /// Replaces the message's arguments, params, result or error. Set exactly if the effect is
+    /// [`Effect::Redact`].
+    pub modified: Option<Box<RawValue>>,
 }
 
 /// Why a policy has no decision.

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::settings::OverrideRule;
 use crate::contract::{Definition, Denial};
-use crate::raw_json::{Members, Node, RawJsonError, canonical, sha256_hex};
+use crate::json::{Members, Node, RawJsonError, canonical, sha256_hex};
 
 /// The members of a call's params that the chain or the gateway reads.
 const READ: [&str; 6] = [

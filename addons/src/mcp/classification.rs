@@ -10,7 +10,7 @@ use super::overrides::matches;
 use super::settings::{McpSettings, ServerSettings};
 use super::uri::{is_plain, looked_up};
 use crate::contract::{ContainerId, Direction, Frame, FrameKind, Level};
-use crate::raw_json::{Members, Node};
+use crate::json::{Members, Node};
 
 impl McpSettings {
     /// The classification of the data in a message to or from a server: the result of its tool, its

@@ -1,12 +1,12 @@
 //! Judges text that a client sends to a server outside tool calls: in requests, in notifications
-//! and in answers to questions of the server.
+//! and in answers to input requests of the server.
 
 use super::Mcp;
-use super::denials::{DENY_CONTINUE, Target};
+use super::denials::Target;
 use super::policies::check_latch;
 use super::ruling::record;
-use crate::contract::{Container, Flow, Frame, FrameKind, Verdict};
-use crate::raw_json::Members;
+use crate::contract::{Container, Effect, Flow, Frame, FrameKind, Verdict};
+use crate::json::Members;
 
 /// Whether a client's request or notification may carry text of the client: true for every method
 /// that is not listed here. Methods are compared exactly, since an extension may define any other
@@ -72,7 +72,7 @@ impl Mcp {
         let reason = format!(
             "the server reaches the open world, and the container's security level is {level}"
         );
-        record(flow, DENY_CONTINUE, &reason);
+        record(flow, Effect::DenyContinue, &reason);
         let hint = "set annotations: { openWorldHint: false } under overrides in mcp.yaml for each tool of the server if none reaches the open world";
         Err(target.deny(&reason).rule("security level").hint(hint))
     }

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::settings::{McpSettings, OnChange};
 use crate::contract::{Annotations, Definition, HeldMemory, Pin};
-use crate::raw_json::{Members, Node, RawJsonError, canonical};
+use crate::json::{Members, Node, RawJsonError, canonical};
 
 /// The members of a definition that are compared with the accepted definition: the name, the texts
 /// for the model, the schemas and the annotations.

@@ -2,36 +2,29 @@
 
 use std::sync::Arc;
 
-use crate::contract::{Code, Denial, Flow};
+use crate::contract::{Code, Denial, Effect, McpTarget};
 
 /// The longest reason or name that denials and the audit quote, in bytes. Longer ones are cut.
 const MAX_REASON: usize = 512;
 
-// Policy decisions, as the audit log and denials name them.
-pub(super) const ALLOW: &str = "allow";
-pub(super) const REDACT: &str = "redact";
-pub(super) const ASK: &str = "ask";
-pub(super) const DENY_CONTINUE: &str = "deny_continue";
-pub(super) const DENY_ABORT: &str = "deny_abort";
-
-/// Server and tool of a message, by their names in policies, audit and denials.
+/// The server and the tool of a message, by their names in policies, audit and denials.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) server: Arc<str>,
-    /// The server's own name for the tool. Present only for a `tools/call`, and for a client's
-    /// answer that is judged like a tool call.
+    /// The server's own name for the tool. Present only for a call of a tool, and for a client's
+    /// answer that is judged like such a call.
     pub(super) tool: Option<Arc<str>>,
 }
 
 impl Target {
-    /// The target of an MCP flow; `None` if the flow is not MCP, or if the gateway itself responds.
-    pub(super) fn of(flow: &Flow) -> Option<Self> {
-        let subject = flow.mcp()?;
-        let is_call = &*subject.method == super::TOOLS_CALL;
-        Some(Self {
-            server: subject.server.clone()?,
-            tool: subject.name.clone().filter(|_| is_call),
-        })
+    /// `None` for a message without a server.
+    pub(super) fn of(target: &McpTarget) -> Option<Self> {
+        let tool = match target {
+            McpTarget::Tool { name, .. } => Some(Arc::clone(name)),
+            McpTarget::Gateway | McpTarget::Refused | McpTarget::Server(_) => None,
+        };
+        let server = Arc::clone(target.server()?);
+        Some(Self { server, tool })
     }
 
     /// `{server}_{tool}`, or the server alone.
@@ -47,7 +40,10 @@ impl Target {
         let reason = cut(reason);
         let sentence = format!("Denied by policy: {reason}");
         let denial = Denial::new(Code::PolicyDeniedContinue, sentence);
-        self.detailed(denial.with("decision", DENY_CONTINUE), reason)
+        self.detailed(
+            denial.with("decision", Effect::DenyContinue.as_str()),
+            reason,
+        )
     }
 
     /// The denial of a message on which a policy decides `deny_abort`. That decision sets the
@@ -61,7 +57,7 @@ impl Target {
         let denial = Denial::new(Code::PolicyDenied, sentence);
         let denial = denial
             .with("type", Code::PolicyDenied.as_str())
-            .with("decision", DENY_ABORT);
+            .with("decision", Effect::DenyAbort.as_str());
         self.detailed(denial, reason)
     }
 

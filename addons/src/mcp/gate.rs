@@ -8,18 +8,19 @@ use serde_json::value::RawValue;
 use super::call::{self, PreparedCall};
 use super::client_text::carries_text;
 use super::definition::is_blocked;
-use super::denials::{DENY_CONTINUE, Target, accept_command, unknown_server, unknown_tool};
-use super::input::Question;
+use super::denials::{Target, accept_command, unknown_server, unknown_tool};
+use super::gateway::check_own;
+use super::input::EvaluatedMessage;
 use super::level;
 use super::policies::check_latch;
 use super::ruling::record;
 use super::settings::{OverrideRule, ServerSettings};
 use super::{Mcp, TOOLS_CALL};
 use crate::contract::{
-    Code, Container, Definition, Denial, Direction, Flow, Frame, FrameBody, FrameKind, Level,
-    RpcOutcome, Standing, Verdict,
+    Code, Container, Definition, Denial, Direction, Effect, Flow, Frame, FrameBody, FrameKind,
+    Level, RpcOutcome, Standing, Verdict,
 };
-use crate::raw_json::Members;
+use crate::json::Members;
 
 /// The longest params that are read on the connection's thread, in bytes. Reading them takes less
 /// than 1 ms. Longer params are read on a blocking thread.
@@ -49,26 +50,24 @@ struct ToolCall<'c> {
 impl Mcp {
     pub(super) async fn judge_request(&self, flow: &mut Flow, frame: &mut Frame) -> Verdict {
         let container = Arc::clone(flow.container()?);
-        let is_call = &*frame.method == TOOLS_CALL;
-        let Some(target) = Target::of(flow) else {
-            // A message without a server is for the gateway itself, which has no tools.
-            return match is_call {
-                true => Err(unknown_tool(subject_name(flow))),
-                false => Ok(()),
-            };
+        let Some(target) = Target::of(&frame.target) else {
+            return check_own(frame);
         };
         let server = self.server(&target.server);
         if !server.is_some_and(|server| server.is_for(&container.id)) {
             return Err(unknown_server(&target.server));
         }
-        if is_call && frame.direction == Direction::ToServer {
+        if &*frame.method == TOOLS_CALL && frame.direction == Direction::ToServer {
             return self.judge_call(flow, frame, &container, target).await;
         }
         let is_text = frame.direction == Direction::ToServer && carries_text(frame);
         if is_text {
             self.admit_text(flow, frame, &container, &target)?;
         }
-        if let Some(modified) = self.ask(flow, frame, &container, &target).await? {
+        if let Some(modified) = self
+            .apply_policies(flow, frame, &container, &target)
+            .await?
+        {
             frame.body = FrameBody::Params(Some(modified));
         }
         let before = container.standing();
@@ -101,12 +100,14 @@ impl Mcp {
         container: &Arc<Container>,
         target: Target,
     ) -> Verdict {
-        let call = self.tool_call(flow, frame, container, target)?;
+        let call = self.tool_call(frame, container, target)?;
         let prepared = self.prepare(frame, &call).await?;
         flow.mcp_record().args_sha256 = Some(prepared.args_sha256.into());
         frame.body = FrameBody::Params(Some(prepared.params));
         self.admit(flow, &call)?;
-        let modified = self.ask(flow, frame, container, &call.target).await?;
+        let modified = self
+            .apply_policies(flow, frame, container, &call.target)
+            .await?;
         if let (Some(modified), Some(params)) = (modified, frame.params()) {
             let params = Members::read(params).map_err(Denial::malformed)?;
             let params = call::with_arguments(&params, modified.get())?;
@@ -136,7 +137,6 @@ impl Mcp {
     /// unknown tool.
     fn tool_call<'c>(
         &self,
-        flow: &Flow,
         frame: &Frame,
         container: &'c Arc<Container>,
         target: Target,
@@ -146,7 +146,8 @@ impl Mcp {
         }
         let definition = frame.definition.clone();
         let named = definition.filter(|definition| target.tool.as_ref() == Some(&definition.name));
-        let definition = named.ok_or_else(|| unknown_tool(subject_name(flow)))?;
+        let unknown = || unknown_tool(target.tool.as_deref().unwrap_or_default());
+        let definition = named.ok_or_else(unknown)?;
         Ok(self.call_of(container, target, definition))
     }
 
@@ -198,7 +199,7 @@ impl Mcp {
             let command = accept_command(server, tool);
             let reason =
                 format!("the definition of {tool} changed; an operator accepts it with: {command}");
-            record(flow, DENY_CONTINUE, &reason);
+            record(flow, Effect::DenyContinue, &reason);
             return Err(target.deny(&reason).rule("on_definition_change"));
         }
         let server = self.server(&target.server);
@@ -207,7 +208,7 @@ impl Mcp {
             let reason = format!(
                 "the tool reaches the open world, and the container's security level is {level}"
             );
-            record(flow, DENY_CONTINUE, &reason);
+            record(flow, Effect::DenyContinue, &reason);
             let hint = match definition.annotations.open_world {
                 // The server's stricter hint takes precedence over an override.
                 Some(true) => format!(
@@ -229,7 +230,7 @@ impl Mcp {
 
     pub(super) async fn judge_response(&self, flow: &mut Flow, frame: &mut Frame) -> Verdict {
         let container = Arc::clone(flow.container()?);
-        let Some(target) = Target::of(flow) else {
+        let Some(target) = Target::of(&frame.target) else {
             return Ok(());
         };
         if frame.direction == Direction::ToServer {
@@ -242,7 +243,10 @@ impl Mcp {
                 frame.definition = Some(definition);
             }
         }
-        if let Some(modified) = self.ask(flow, frame, &container, &target).await? {
+        if let Some(modified) = self
+            .apply_policies(flow, frame, &container, &target)
+            .await?
+        {
             redact_outcome(frame, modified, &target)?;
         }
         match frame.direction {
@@ -258,8 +262,8 @@ impl Mcp {
         }
     }
 
-    /// Judges a client's answer to a server's question. An answer during a tool call is denied if
-    /// the call would now be denied. Any other answer is judged like a request of the client.
+    /// Judges a client's answer to a server's input request. An answer during a tool call is denied
+    /// if the call would now be denied. Any other answer is judged like a request of the client.
     fn admit_answer(
         &self,
         flow: &mut Flow,
@@ -278,8 +282,8 @@ impl Mcp {
     }
 
     /// Evaluates the policies for a frame, if any covers its method. Returns the replacement as
-    /// [`ask_about`](Self::ask_about) does.
-    async fn ask(
+    /// [`enforce`](Self::enforce) does.
+    async fn apply_policies(
         &self,
         flow: &mut Flow,
         frame: &Frame,
@@ -302,7 +306,7 @@ impl Mcp {
                 (params, Some((outcome, before)))
             }
         };
-        let question = Question {
+        let message = EvaluatedMessage {
             target,
             container,
             direction: frame.direction,
@@ -311,7 +315,7 @@ impl Mcp {
             annotations,
             response,
         };
-        let modified = self.ask_about(flow, question, Some(frame)).await?;
+        let modified = self.enforce(flow, message, Some(frame)).await?;
         if let FrameBody::Params(params) = &frame.body {
             flow.put_slot(JudgedParams(params.clone()));
         }
@@ -366,11 +370,6 @@ struct Requested(Level);
 
 /// The tool that the flow's request called.
 struct CalledTool(Arc<Definition>);
-
-fn subject_name(flow: &Flow) -> &str {
-    let name = flow.mcp().and_then(|subject| subject.name.as_deref());
-    name.unwrap_or_default()
-}
 
 /// Replaces the result or error of a response by `modified`. If the response is an error, denies a
 /// replacement that is not a JSON-RPC error.

@@ -9,26 +9,27 @@ use super::TOOLS_CALL;
 use super::call::{arguments, with_arguments};
 use super::denials::Target;
 use crate::contract::{
-    Annotations, Container, Denial, Direction, Flow, McpSession, PolicyInput, RpcError, RpcOutcome,
+    Annotations, Container, Denial, Direction, Effect, Flow, McpSession, PolicyInput, RpcError,
+    RpcOutcome,
 };
-use crate::raw_json::{Members, ObjectText};
+use crate::json::{Members, ObjectText};
 
 /// One message as the input of a policy.
-pub(super) struct Question<'q> {
-    pub(super) target: &'q Target,
-    pub(super) container: &'q Arc<Container>,
+pub(super) struct EvaluatedMessage<'m> {
+    pub(super) target: &'m Target,
+    pub(super) container: &'m Arc<Container>,
     pub(super) direction: Direction,
-    pub(super) method: &'q str,
+    pub(super) method: &'m str,
     /// The params of the request, also if its response is judged.
-    pub(super) params: Option<&'q RawValue>,
+    pub(super) params: Option<&'m RawValue>,
     /// The effective hints of the tool; `None` for a message that belongs to no tool.
     pub(super) annotations: Option<Annotations>,
     /// The response, and the decision of the policies on its request, if they made one. `None` if
     /// a request is judged.
-    pub(super) response: Option<(&'q RpcOutcome, Option<&'static str>)>,
+    pub(super) response: Option<(&'m RpcOutcome, Option<Effect>)>,
 }
 
-impl Question<'_> {
+impl EvaluatedMessage<'_> {
     /// Builds the input document. `redacted` replaces the
     /// arguments of a tool call, the params of another request, or the result or error of a
     /// response. Denies malformed params.
@@ -48,7 +49,7 @@ impl Question<'_> {
                     input.json("error", &error);
                 }
             }
-            input.text_or_null("decision_before", before);
+            input.text_or_null("decision_before", before.map(Effect::as_str));
         } else {
             input.text("phase", "request");
         }

@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 use super::Mcp;
 use super::call::raw;
 use super::denials::Target;
-use super::input::Question;
+use super::input::EvaluatedMessage;
 use crate::contract::{Container, Denial, Direction, Flow, Frame, FrameBody, RpcError, Verdict};
-use crate::raw_json::{Members, ObjectText, RawJsonError};
+use crate::json::{Members, ObjectText, RawJsonError};
 
 /// The methods that an input request may have (2026-07-28).
 const INPUT_REQUEST_METHODS: [&str; 3] = [ELICITATION, "sampling/createMessage", "roots/list"];
@@ -143,7 +143,7 @@ impl Mcp {
         container: &Arc<Container>,
         target: &Target,
     ) -> Result<Option<Box<RawValue>>, Denial> {
-        let question = Question {
+        let message = EvaluatedMessage {
             target,
             container,
             direction: Direction::ToClient,
@@ -152,7 +152,7 @@ impl Mcp {
             annotations: None,
             response: None,
         };
-        self.ask_about(flow, question, None).await
+        self.enforce(flow, message, None).await
     }
 }
 

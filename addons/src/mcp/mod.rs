@@ -9,6 +9,7 @@ mod definition;
 mod denials;
 mod exposed;
 mod gate;
+mod gateway;
 mod input;
 mod input_requests;
 mod level;

@@ -8,7 +8,7 @@ use super::settings::{
     Confine, McpSettings, OverrideRule, ServerKind, ServerSettings, StdioSettings,
 };
 use crate::contract::{Annotations, ContainerId};
-use crate::raw_json::Node;
+use crate::json::Node;
 
 impl ServerSettings {
     /// Whether a container sees this server.

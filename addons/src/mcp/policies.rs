@@ -6,48 +6,48 @@ use std::time::Instant;
 use serde_json::value::RawValue;
 
 use super::Mcp;
-use super::denials::{ALLOW, ASK, DENY_ABORT, DENY_CONTINUE, REDACT, Target};
-use super::input::Question;
+use super::denials::Target;
+use super::input::EvaluatedMessage;
 use super::ruling::{Ruling, is_replacement, record};
 use super::settings::OnUnavailable;
 use crate::contract::{
-    Answered, Container, Decision, Denial, EvaluatorError, Flow, Frame, PolicyQuestion, Standing,
-    Verdict,
+    Answered, Container, Decision, Denial, Effect, Evaluation, EvaluatorError, Flow, Frame,
+    Standing, Verdict,
 };
 
 impl Mcp {
-    /// Evaluates every bundle that covers the question's method; records and enforces the decision.
+    /// Evaluates every bundle that covers the message's method; records and enforces the decision.
     /// If the message passes, returns the replacement of its arguments, params, result or error;
     /// `None` if no policy redacts it. For the decision `ask`, a person sees `frame` and decides.
-    /// In a dry run, and without a `frame` (a question in a server's response), `ask` denies the
-    /// message.
-    pub(super) async fn ask_about(
+    /// In a dry run, and without a `frame` (an input request in a server's response), `ask` denies
+    /// the message.
+    pub(super) async fn enforce(
         &self,
         flow: &mut Flow,
-        question: Question<'_>,
+        message: EvaluatedMessage<'_>,
         frame: Option<&Frame>,
     ) -> Result<Option<Box<RawValue>>, Denial> {
-        if !self.ports.evaluator.covers(question.method) {
+        if !self.ports.evaluator.covers(message.method) {
             return Ok(None);
         }
-        let target = question.target;
+        let target = message.target;
         let Ruling {
-            decision,
+            effect,
             bundle,
             reason,
             modified,
-        } = self.rule_on(flow, &question).await?;
-        record(flow, decision, &reason);
-        flow.note(|| format!("the policies decide {decision}: {reason}"));
+        } = self.evaluate(flow, &message).await?;
+        record(flow, effect, &reason);
+        flow.note(|| format!("the policies decide {}: {reason}", effect.as_str()));
         let bundle = bundle.as_deref().unwrap_or("policies");
-        let verdict = match decision {
-            ALLOW | REDACT => Ok(()),
-            ASK => self.ask_person(flow, target, frame, &reason).await,
-            DENY_ABORT => {
-                self.latch(flow, question.container).await;
+        let verdict = match effect {
+            Effect::Allow | Effect::Redact => Ok(()),
+            Effect::Ask => self.ask_person(flow, target, frame, &reason).await,
+            Effect::DenyContinue => Err(target.deny(&reason)),
+            Effect::DenyAbort => {
+                self.latch(flow, message.container).await;
                 Err(target.abort(&reason))
             }
-            _ => Err(target.deny(&reason)),
         };
         verdict.map_err(|denial| {
             let hint = format!("change the policy of {bundle}, under policies.bundles in mcp.yaml");
@@ -63,23 +63,29 @@ impl Mcp {
 
     /// Evaluates the bundles and combines their decisions. Each bundle sees the redactions of the
     /// earlier ones.
-    async fn rule_on(&self, flow: &mut Flow, question: &Question<'_>) -> Result<Ruling, Denial> {
+    async fn evaluate(
+        &self,
+        flow: &mut Flow,
+        message: &EvaluatedMessage<'_>,
+    ) -> Result<Ruling, Denial> {
         let policies = &self.settings.policies;
         let ends = Instant::now().checked_add(policies.timeout);
         let mut decisions: Vec<Decision> = Vec::new();
         loop {
-            let redacted = decisions.last().and_then(Decision::modified);
-            let asked = PolicyQuestion {
-                container: question.container.id.clone(),
-                input: question.input(flow, redacted)?,
+            let last = decisions.last();
+            let redacted = last.and_then(|decision| decision.modified.as_deref());
+            let evaluation = Evaluation {
+                container: message.container.id.clone(),
+                input: message.input(flow, redacted)?,
                 decided: decisions.len(),
                 ends,
             };
-            let answered = self.ports.evaluator.evaluate(question.method, asked).await;
-            match (answered, policies.on_unavailable) {
-                (Ok(answered), _) => {
-                    decisions.extend(answered.all);
-                    if !answered.more {
+            let evaluator = &self.ports.evaluator;
+            let decided = evaluator.evaluate(message.method, evaluation).await;
+            match (decided, policies.on_unavailable) {
+                (Ok(decided), _) => {
+                    decisions.extend(decided.all);
+                    if !decided.more {
                         break;
                     }
                 }
@@ -87,14 +93,18 @@ impl Mcp {
                 (Err(error), _) => {
                     let reason = error.to_string();
                     flow.note(|| format!("the policy could not be evaluated: {reason}"));
-                    return Err(question.target.evaluator_failed(&reason));
+                    return Err(message.target.evaluator_failed(&reason));
                 }
             }
         }
         if decisions.is_empty() && policies.on_unavailable == OnUnavailable::Allow {
             return Ok(Ruling::unavailable());
         }
-        Ok(Ruling::of(decisions))
+        let is_empty = |one: &Decision| one.effect == Effect::Redact && one.modified.is_none();
+        match decisions.iter().any(is_empty) {
+            true => Err(message.target.evaluator_failed("`modified` is missing")),
+            false => Ok(Ruling::of(decisions)),
+        }
     }
 
     async fn ask_person(
@@ -111,7 +121,7 @@ impl Mcp {
         match answered {
             Answered::Approved => Ok(()),
             Answered::Rejected => {
-                record(flow, DENY_CONTINUE, "a person rejected it");
+                record(flow, Effect::DenyContinue, "a person rejected it");
                 Err(target.deny(&format!("a person rejected it ({reason})")))
             }
             Answered::Open => Err(target.deny(&format!(
@@ -151,7 +161,7 @@ pub(super) fn check_latch(flow: &mut Flow, container: &Container, target: &Targe
         return Ok(());
     }
     let reason = "a policy decided deny_abort on an earlier message";
-    record(flow, DENY_ABORT, reason);
+    record(flow, Effect::DenyAbort, reason);
     let reset = format!("unified-proxy container reset {}", container.id);
     Err(target.abort(reason).rule("abort latch").hint(reset))
 }

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use crate::raw_json::{Node, same_name};
+use crate::json::{Node, same_name};
 
 /// A field to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

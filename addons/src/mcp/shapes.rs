@@ -6,7 +6,7 @@ use std::ptr;
 
 use super::overrides::declares;
 use super::schema::{decode, definition, parse_reference};
-use crate::raw_json::Node;
+use crate::json::Node;
 
 /// Limit on the schemas that are read for one place in the arguments; further ones are ignored.
 const MAX_SHAPES: usize = 256;

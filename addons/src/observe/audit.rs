@@ -135,7 +135,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::contract::{Code, Container, Denial, Kind};
+    use crate::contract::{Code, Container, Denial, Effect, Kind};
     use crate::fixtures::{container, flow, flow_of, mcp_flow};
 
     #[derive(Default)]
@@ -277,7 +277,7 @@ mod tests {
         let web = container("web");
         let mut call = mcp_flow(&web, Some("kb"), "tools/call");
         call.mcp_record().args_sha256 = Some("00ff".into());
-        call.mcp_record().decision = Some("deny_continue");
+        call.mcp_record().decision = Some(Effect::DenyContinue);
         call.mcp_record().reason = Some("not today".into());
         audit.finished(&call, &ok());
         let mut read = mcp_flow(&web, Some("kb"), "resources/read");

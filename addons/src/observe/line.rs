@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use crate::contract::{Flow, FlowId, Host, Kind, McpSubject, Outcome};
+use crate::contract::{Effect, Flow, FlowId, Host, Kind, McpSubject, Outcome};
 
 /// Limit on the bytes of a path in a line; the rest is cut. A client chooses the path, and must not
 /// fill the log with one line.
@@ -67,6 +67,9 @@ pub(super) struct McpLine<'a> {
     pub(super) decision: Option<&'static str>,
     /// The reason of the decision, at most 512 bytes.
     pub(super) reason: Option<&'a str>,
+    /// The question that a person decided, and how long it waited.
+    pub(super) approval: Option<&'a str>,
+    pub(super) waited_ms: Option<u64>,
     /// Whether the server's text looks like an instruction to a model.
     pub(super) suspicious: bool,
 }
@@ -130,7 +133,7 @@ impl<'a> AuditLine<'a> {
             cost: Cost {
                 bytes_in: flow.counters.bytes_in.load(Ordering::Relaxed),
                 bytes_out: flow.counters.bytes_out.load(Ordering::Relaxed),
-                duration_ms: u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
+                duration_ms: millis(outcome.duration),
             },
             upstream_addr: record.upstream_addr,
             credential: record.credential.as_deref(),
@@ -170,11 +173,17 @@ impl<'a> McpLine<'a> {
             server: subject.server.as_deref(),
             tool: tool.map(|tool| Excerpt::of(tool, MAX_TOOL)),
             args_sha256: record.and_then(|record| record.args_sha256.as_deref()),
-            decision: record.and_then(|record| record.decision),
+            decision: record.and_then(|record| record.decision.map(Effect::as_str)),
             reason: record.and_then(|record| record.reason.as_deref()),
+            approval: record.and_then(|record| record.approval.as_deref()),
+            waited_ms: record.and_then(|record| record.waited).map(millis),
             suspicious: record.is_some_and(|record| record.suspicious),
         })
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn is_tool_call(subject: &McpSubject) -> bool {

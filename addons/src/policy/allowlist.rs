@@ -15,7 +15,10 @@ pub(super) fn permit(flow: &mut Flow, guard: &AddressGuard) -> Verdict {
         true => denial,
         false => denial.hint(entry_for(flow.host())),
     })?;
-    flow.set_rule(Arc::clone(&entry.label));
+    match &entry.grant {
+        Some(id) => flow.set_rule(format!("grant {id}")),
+        None => flow.set_rule(Arc::clone(&entry.label)),
+    }
     let (entry, container) = (listed(flow)?, flow.container()?);
     if !container.allows(flow.host()) {
         let id = &container.id;
@@ -33,11 +36,16 @@ pub(super) fn permit(flow: &mut Flow, guard: &AddressGuard) -> Verdict {
             "Security level exceeded: {} allows at most {most}, the container is at {has}",
             flow.host()
         );
-        return Err(Denial::new(Code::LevelExceeded, sentence)
-            .rule(entry.label.as_ref())
-            .hint(format!("set max_level: {has} at {}", entry.origin)));
+        let denial = Denial::new(Code::LevelExceeded, sentence).rule(entry.label.as_ref());
+        return Err(match entry.grant {
+            Some(_) => denial,
+            None => denial.hint(format!("set max_level: {has} at {}", entry.origin)),
+        });
     }
-    flow.note(|| format!("allowed by {} at {}", entry.label, entry.origin));
+    flow.note(|| match &entry.grant {
+        Some(id) => format!("allowed by grant {id} of a person"),
+        None => format!("allowed by {} at {}", entry.label, entry.origin),
+    });
     Ok(())
 }
 

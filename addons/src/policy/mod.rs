@@ -4,6 +4,7 @@
 mod address_guard;
 mod allowlist;
 mod hygiene;
+mod people;
 mod rules;
 mod settings;
 
@@ -14,14 +15,15 @@ use http::header::ALT_SVC;
 use ipnet::IpNet;
 
 use crate::contract::{
-    Addon, Addresses, Code, Delegation, Denial, DnsAnswer, DnsQuery, Flow, Host, HostSet, Kind,
-    Order, OwnAddresses, Principal, RefusedHosts, Request, Response, Scheme, Step, System, Verdict,
-    names,
+    Addon, Addresses, ApprovalLedger, Code, Delegation, Denial, DnsAnswer, DnsQuery, Flow, Host,
+    HostSet, Kind, NoLedger, Order, OwnAddresses, Principal, RefusedHosts, Request, Response,
+    RestsOnGrant, Scheme, Step, System, Verdict, names,
 };
 use address_guard::AddressGuard;
+use people::{Asking, People, Stop};
 use rules::Rules;
 
-pub use rules::{Effect, Rule};
+pub use rules::Rule;
 pub use settings::PolicySettings;
 pub use settings::allowlist::{extend_allowlist, parse_entry, read_allowlist};
 
@@ -34,6 +36,8 @@ pub struct Policy {
     host_ports: Vec<u16>,
     guarded_hosts: HostSet,
     rules: Rules,
+    asks_about_hosts: bool,
+    people: People,
 }
 
 impl Policy {
@@ -46,44 +50,132 @@ impl Policy {
             host_ports: settings.host_ports,
             guarded_hosts: settings.guarded_hosts,
             rules: Rules(settings.rules),
+            asks_about_hosts: settings.asks_about_hosts,
+            people: People {
+                ledger: Arc::new(NoLedger),
+                hold: settings.hold,
+            },
         }
+    }
+
+    /// Sets the ledger of approvals. Without it, a flow that a person must approve is denied as if
+    /// the ledger could not be read.
+    #[must_use]
+    pub fn with_ledger(mut self, ledger: Arc<dyn ApprovalLedger>) -> Self {
+        self.people.ledger = ledger;
+        self
     }
 
     /// Permits the host and the port of a flow. For a [`Delegation`], its own list of hosts
     /// decides. For any other principal, the allowlist decides, which must also permit a WebSocket
     /// if the flow opens one.
-    fn permit_destination(&self, flow: &mut Flow, opens_websocket: bool) -> Verdict {
+    fn permit_destination(&self, flow: &mut Flow, opens_websocket: bool) -> Result<(), Stop> {
         if let Some(delegation) = delegation(flow) {
             let verdict = permit_own_destination(flow, &delegation.system);
-            return verdict.inspect_err(|_| note_refusal(flow, &delegation, Some(flow.port())));
+            verdict.inspect_err(|_| note_refusal(flow, &delegation, Some(flow.port())))?;
+            return Ok(());
         }
-        allowlist::permit(flow, &self.guard)?;
+        if let Err(denial) = allowlist::permit(flow, &self.guard) {
+            self.admit_unlisted(flow, denial)?;
+            allowlist::permit(flow, &self.guard)?;
+        }
+        if flow
+            .entry
+            .as_ref()
+            .is_some_and(|entry| entry.grant.is_some())
+        {
+            flow.put_slot(RestsOnGrant);
+        }
         allowlist::permit_port(flow)?;
-        match opens_websocket {
-            true => allowlist::permit_websocket(flow),
-            false => Ok(()),
+        if opens_websocket {
+            allowlist::permit_websocket(flow)?;
         }
+        Ok(())
     }
 
-    fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
+    /// Looks for a grant of a host that is on no allowlist. Without one, asks a person, if
+    /// `policy.unknown_hosts` says so; otherwise denies as the allowlist does.
+    fn admit_unlisted(&self, flow: &mut Flow, denial: Denial) -> Result<(), Stop> {
+        let asker = People::asker(flow).filter(|_| self.asks_about_hosts && flow.entry.is_none());
+        let Some(container) = asker else {
+            return Err(denial.into());
+        };
+        if !People::may_be_asked_about(container, flow.host()) {
+            return Err(denial.into());
+        }
+        let ledger = &self.people.ledger;
+        if let Some(entry) = ledger.entry_of(container, flow.host(), Some(flow.port()), true) {
+            flow.admit(entry);
+            return Ok(());
+        }
+        // A rule that denies the host is not asked about.
+        if let Err(Stop::Denied(denial)) = self.rules.judge_tunnel(flow) {
+            return Err(denial.into());
+        }
+        Err(Stop::Asks(Box::new(Asking::about_host(flow, denial))))
+    }
+
+    fn judge_tunnel(&self, flow: &mut Flow) -> Result<(), Stop> {
         let opens_websocket = flow.kind == Kind::Websocket;
         self.permit_destination(flow, opens_websocket)?;
-        self.rules.judge_tunnel(flow)
+        let judged = self.rules.judge_tunnel(flow);
+        self.unless_granted(flow, judged)
     }
 
-    fn judge_request(&self, flow: &mut Flow, request: &mut Request) -> Verdict {
+    fn judge_request(&self, flow: &mut Flow, request: &mut Request) -> Result<(), Stop> {
         self.permit_destination(flow, request.websocket)?;
         allowlist::permit_method(request)?;
         let guarded = self.guarded_hosts.contains(flow.host());
         if guarded || self.rules.judges_paths_of(flow.host()) {
             if let Some(why) = request.path.ambiguity() {
-                return Err(Denial::malformed(why));
+                return Err(Denial::malformed(why).into());
             }
             request.path.send_normal();
         }
-        self.rules.judge_request(flow, request)?;
+        let judged = self.rules.judge_request(flow, request);
+        self.unless_granted(flow, judged)?;
         hygiene::clean(&mut request.headers);
         Ok(())
+    }
+
+    /// Lets a flow pass about which a rule asks, if a grant in memory answers.
+    fn unless_granted(&self, flow: &mut Flow, judged: Result<(), Stop>) -> Result<(), Stop> {
+        let Err(Stop::Asks(asking)) = judged else {
+            return judged;
+        };
+        let ledger = &self.people.ledger;
+        let grant = People::asker(flow)
+            .and_then(|container| ledger.find(container, asking.kind, &asking.subject));
+        let Some(grant) = grant else {
+            return Err(Stop::Asks(asking));
+        };
+        flow.put_slot(RestsOnGrant);
+        flow.note(|| format!("allowed by grant {} of a person", grant.id));
+        Ok(())
+    }
+
+    /// The step of a flow: `judge` judges it, also again after a person has granted what it needs.
+    fn step<'a, S: Send + 'a>(
+        &'a self,
+        flow: &'a mut Flow,
+        mut subject: S,
+        judge: impl Fn(&Self, &mut Flow, &mut S) -> Result<(), Stop> + Send + 'a,
+    ) -> Step<'a> {
+        let mut asking = match judge(self, flow, &mut subject) {
+            Ok(()) => return Step::PASS,
+            Err(Stop::Denied(denial)) => return Err(denial).into(),
+            Err(Stop::Asks(asking)) => asking,
+        };
+        Step::wait_up_to(self.people.limit(), async move {
+            loop {
+                self.people.ask(flow, *asking).await?;
+                match judge(self, flow, &mut subject) {
+                    Ok(()) => return Ok(()),
+                    Err(Stop::Denied(denial)) => return Err(denial),
+                    Err(Stop::Asks(another)) => asking = another,
+                }
+            }
+        })
     }
 
     /// Judges a flow of the proxy itself by its principal's list of hosts. Denies with an internal
@@ -198,7 +290,7 @@ impl Addon for Policy {
     }
 
     fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
-        self.judge_tunnel(flow).into()
+        self.step(flow, (), |policy, flow, ()| policy.judge_tunnel(flow))
     }
 
     fn system<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
@@ -206,7 +298,9 @@ impl Addon for Policy {
     }
 
     fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
-        self.judge_request(flow, request).into()
+        self.step(flow, request, |policy, flow, request| {
+            policy.judge_request(flow, request)
+        })
     }
 
     fn dial<'a>(&'a self, flow: &'a mut Flow, addresses: &'a mut Addresses) -> Step<'a> {

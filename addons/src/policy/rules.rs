@@ -4,26 +4,20 @@ use std::sync::Arc;
 
 use http::Method;
 
+use super::people::{Asking, Stop};
 use crate::contract::settings::PathPattern;
-use crate::contract::{Code, Denial, EntryMap, Flow, Host, HostPattern, Origin, Request, Verdict};
-
-/// The effect of a rule on the requests that it matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// The request passes the rules; other addons may still deny it.
-    Allow,
-    /// The request is denied.
-    Deny,
-    /// The request is denied with the code `approval_pending`, until an operator changes the rule.
-    Ask,
-}
+use crate::contract::{
+    Code, Denial, Effect, EntryMap, Flow, Host, HostPattern, Origin, QuestionKind, Request,
+};
+use crate::json::sha256_hex;
 
 /// One rule. An empty list of hosts, methods or paths matches all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Its name, for the audit and the client.
     pub name: Arc<str>,
-    /// Its effect.
+    /// Its effect. A request that it allows may still be denied by other addons. One for which it
+    /// asks is denied with the code `approval_pending`, until an operator changes the rule.
     pub effect: Effect,
     /// The hosts of the requests that it matches.
     pub hosts: EntryMap<()>,
@@ -93,25 +87,74 @@ impl Rule {
         self.paths.is_empty() || self.paths.iter().any(|pattern| pattern.is_match(path))
     }
 
-    fn decide(&self, flow: &mut Flow) -> Verdict {
+    /// Whether the paths of the requests that it matches must have a single reading: the rule
+    /// matches paths, or a person decides about the path.
+    fn reads_paths(&self) -> bool {
+        !self.paths.is_empty() || (self.effect == Effect::Ask && !self.is_for_whole_hosts())
+    }
+
+    /// A digest of all that decides which requests the rule matches, and of its effect. An approval
+    /// under another revision is none.
+    pub(super) fn revision(&self) -> String {
+        let mut hosts: Vec<_> = self
+            .hosts
+            .iter()
+            .map(|(host, ())| host.to_string())
+            .collect();
+        hosts.sort_unstable();
+        let paths: Vec<_> = self.paths.iter().map(PathPattern::as_str).collect();
+        let (name, effect, methods) = (&self.name, self.effect, &self.methods);
+        sha256_hex(&format!("{:?}", (name, effect, hosts, methods, paths)))
+    }
+
+    /// Decides about a flow. `request` is `None` for a tunnel.
+    fn decide(&self, flow: &mut Flow, request: Option<&Request>) -> Result<(), Stop> {
         let (name, origin) = (&self.name, &self.origin);
         flow.set_rule(Arc::clone(name));
-        let (code, sentence) = match self.effect {
+        match self.effect {
             Effect::Allow => {
                 flow.note(|| format!("allowed by rule {name} at {origin}"));
                 return Ok(());
             }
-            Effect::Deny => (Code::RuleDenied, format!("Denied by rule {name}")),
-            Effect::Ask => (
-                Code::ApprovalPending,
-                format!("Approval pending: rule {name} asks for one"),
-            ),
-        };
-        flow.note(|| format!("rule {name} at {origin} matches"));
-        Err(Denial::new(code, sentence)
-            .with("rule", &**name)
-            .rule(&**name)
-            .hint(format!("change rule {name} at {origin}")))
+            // No rule redacts or aborts.
+            Effect::Redact | Effect::DenyContinue | Effect::DenyAbort => {
+                flow.note(|| format!("rule {name} at {origin} matches"));
+            }
+            Effect::Ask => {
+                flow.note(|| format!("rule {name} at {origin} matches and asks a person"));
+                let request = request.filter(|_| !self.is_for_whole_hosts());
+                return Err(Stop::Asks(Box::new(self.question(flow, request))));
+            }
+        }
+        Err(Stop::Denied(self.denial()))
+    }
+
+    fn denial(&self) -> Denial {
+        let (name, origin) = (&*self.name, &self.origin);
+        Denial::new(Code::RuleDenied, format!("Denied by rule {name}"))
+            .with("rule", name)
+            .rule(name)
+            .hint(format!("change rule {name} at {origin}"))
+    }
+
+    /// The question of a rule that asks: about the request, or about the host and the port if the
+    /// rule matches whole hosts.
+    fn question(&self, flow: &Flow, request: Option<&Request>) -> Asking {
+        let (host, port) = (flow.host(), flow.port());
+        Asking {
+            kind: QuestionKind::Request,
+            subject: match request {
+                Some(request) => {
+                    let (method, path) = (&request.method, request.path.normal());
+                    format!("{method} {host}:{port} {path}")
+                }
+                None => format!("{host}:{port}"),
+            },
+            rule: self.name.to_string(),
+            reason: None,
+            revision: self.revision(),
+            otherwise: self.denial(),
+        }
     }
 }
 
@@ -119,34 +162,34 @@ impl Rule {
 pub(super) struct Rules(pub(super) Vec<Rule>);
 
 impl Rules {
-    /// Whether a rule matches paths of this host, so that an ambiguous path must be denied.
+    /// Whether a rule reads paths of this host, so that an ambiguous path must be denied.
     pub(super) fn judges_paths_of(&self, host: &Host) -> bool {
         let mut rules = self.0.iter();
-        rules.any(|rule| !rule.paths.is_empty() && rule.matches_host(host))
+        rules.any(|rule| rule.reads_paths() && rule.matches_host(host))
     }
 
     /// Judges a tunnel. The requests in it are not known yet, so a rule with methods or paths
     /// cannot decide. If such a rule allows, the tunnel passes, and its requests are judged later.
     /// If such a rule denies or asks, it is skipped.
-    pub(super) fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
+    pub(super) fn judge_tunnel(&self, flow: &mut Flow) -> Result<(), Stop> {
         let first = self.0.iter().find(|rule| {
             let decides = rule.is_for_whole_hosts() || rule.effect == Effect::Allow;
             decides && rule.matches_host(flow.host())
         });
         match first {
-            Some(rule) if rule.is_for_whole_hosts() => rule.decide(flow),
+            Some(rule) if rule.is_for_whole_hosts() => rule.decide(flow, None),
             _ => Ok(()),
         }
     }
 
-    pub(super) fn judge_request(&self, flow: &mut Flow, request: &Request) -> Verdict {
+    pub(super) fn judge_request(&self, flow: &mut Flow, request: &Request) -> Result<(), Stop> {
         let path = request.path.normal();
         let first = self.0.iter().find(|rule| {
             rule.matches_host(flow.host())
                 && rule.matches_method(&request.method)
                 && rule.matches_path(path)
         });
-        first.map_or(Ok(()), |rule| rule.decide(flow))
+        first.map_or(Ok(()), |rule| rule.decide(flow, Some(request)))
     }
 }
 
@@ -195,7 +238,7 @@ mod tests {
             hosts: hosts(&["*.example.com"]),
             methods: vec![Method::DELETE, Method::GET],
             paths: paths(&["^/projects/"]),
-            ..rule("keep", Effect::Deny, 5)
+            ..rule("keep", Effect::DenyContinue, 5)
         };
         let money = Rule {
             paths: paths(&["^/payments/", "^/refunds$"]),
@@ -203,12 +246,12 @@ mod tests {
         };
         let shut = Rule {
             hosts: hosts(&["*.example.org"]),
-            ..rule("shut", Effect::Deny, 12)
+            ..rule("shut", Effect::DenyContinue, 12)
         };
         Rules(vec![posts, keep, money, shut])
     }
 
-    fn judge(method: &str, host: &str, path: &str) -> Result<(), Denial> {
+    fn judge(method: &str, host: &str, path: &str) -> Result<(), Stop> {
         let mut flow = flow_of(&container("web"), Kind::Http, host);
         let mut request = request(path, &[]);
         request.method = method.parse().unwrap();
@@ -243,8 +286,10 @@ mod tests {
                 ("GET", "a.example.org", "/", Some(RuleDenied)),
             ],
             |(method, host, path, decided)| {
-                let denial = judge(method, host, path).err();
-                let code = denial.map(|denial| denial.code());
+                let code = judge(method, host, path).err().map(|stop| match stop {
+                    Stop::Denied(denial) => denial.code(),
+                    Stop::Asks(_) => ApprovalPending,
+                });
                 assert_eq!(code, decided, "{method} {host}{path}");
             },
         );
@@ -252,13 +297,19 @@ mod tests {
 
     #[test]
     fn a_denial_names_its_rule_and_its_place() {
-        let denial = judge("DELETE", "api.example.com", "/projects/1").unwrap_err();
+        let denied = judge("DELETE", "api.example.com", "/projects/1");
+        let Err(Stop::Denied(denial)) = denied else {
+            panic!("{denied:?}");
+        };
         assert_eq!(denial.sentence(), "Denied by rule keep");
         assert_eq!(denial.to_json()["rule"], "keep");
         assert_eq!(denial.rule_name(), Some("keep"));
         assert_eq!(denial.edit(), Some("change rule keep at policy.yaml:5"));
-        let asked = judge("GET", "api.example.com", "/refunds").unwrap_err();
-        assert_eq!(asked.to_json()["rule"], "money");
+        let asked = judge("GET", "api.example.com", "/refunds");
+        let Err(Stop::Asks(asking)) = asked else {
+            panic!("{asked:?}");
+        };
+        assert_eq!(asking.rule, "money");
     }
 
     #[test]
@@ -277,7 +328,7 @@ mod tests {
             hosts: hosts(&[host]),
             ..rule(name, effect, 1)
         };
-        let shut = || whole("shut", Effect::Deny, "*.example.org");
+        let shut = || whole("shut", Effect::DenyContinue, "*.example.org");
         let open = || whole("open", Effect::Allow, "a.example.org");
         let gets = |effect| Rule {
             methods: vec![Method::GET],
@@ -291,7 +342,11 @@ mod tests {
             // The first rule may allow a request, whose method is not known yet.
             (vec![gets(Effect::Allow), shut()], "a.example.org", false),
             // Every request is denied by one of the two rules.
-            (vec![gets(Effect::Deny), shut()], "a.example.org", true),
+            (
+                vec![gets(Effect::DenyContinue), shut()],
+                "a.example.org",
+                true,
+            ),
         ] {
             let mut flow = flow_of(&container("web"), Kind::Tunnel, host);
             assert_eq!(
@@ -307,7 +362,7 @@ mod tests {
         let with_paths = Rules(vec![Rule {
             hosts: hosts(&["*.example.com"]),
             paths: paths(&["^/x"]),
-            ..rule("a", Effect::Deny, 1)
+            ..rule("a", Effect::DenyContinue, 1)
         }]);
         each_row(
             [("a.example.com", true), ("example.com", false)],
@@ -318,7 +373,7 @@ mod tests {
         );
         let other = Host::parse("example.net").unwrap();
         assert!(rules().judges_paths_of(&other));
-        let without_paths = Rules(vec![rule("b", Effect::Deny, 1)]);
+        let without_paths = Rules(vec![rule("b", Effect::DenyContinue, 1)]);
         assert!(!without_paths.judges_paths_of(&other));
     }
 }

@@ -3,19 +3,27 @@
 pub(super) mod allowlist;
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::{Effect, Rule};
+use super::Rule;
+use super::people::HOST_REVISION;
 use crate::contract::settings::{Fields, Files, Passthrough, PathPattern, Setting, parse_method};
-use crate::contract::{HostPattern, HostSet};
+use crate::contract::{Effect, HostPattern, HostSet, QuestionKind, Topic};
 use crate::forges::ForgeHosts;
 
+/// The effects that a rule may have.
 const EFFECTS: [(&str, Effect); 3] = [
     ("allow", Effect::Allow),
-    ("deny", Effect::Deny),
+    ("deny", Effect::DenyContinue),
     ("ask", Effect::Ask),
 ];
+
+const UNKNOWN_HOSTS: [(&str, bool); 2] = [("deny", false), ("ask", true)];
+
+/// Limit on `approvals.hold`.
+const MAX_HOLD: Duration = Duration::from_secs(8);
 
 /// The settings of the addon `policy`, except for the allowlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +37,10 @@ pub struct PolicySettings {
     pub guarded_hosts: HostSet,
     /// The operator's rules, in the order of the file. Hosts of rules with paths are guarded too.
     pub rules: Vec<Rule>,
+    /// Whether a person is asked about a host that is on no allowlist.
+    pub asks_about_hosts: bool,
+    /// How long a flow waits for a person's decision before it is denied as pending.
+    pub hold: Duration,
 }
 
 impl PolicySettings {
@@ -36,12 +48,27 @@ impl PolicySettings {
     pub fn read(files: &Files<'_>) -> Self {
         let forges = ForgeHosts::read(files);
         let guarded = forges.iter().flat_map(ForgeHosts::all_hosts);
-        let upstream = files.proxy.fields().section("upstream");
+        let proxy = files.proxy.fields();
+        let upstream = proxy.section("upstream");
+        let policy = files.policy.fields().section("policy");
         Self {
             allow_private: upstream.list("allow_private", |at| at.parse(network)),
             host_ports: Vec::new(),
             guarded_hosts: guarded.cloned().collect(),
-            rules: rules(&files.policy.fields().section("policy")),
+            rules: rules(&policy),
+            asks_about_hosts: policy.or("unknown_hosts", false, |at| at.one_of(&UNKNOWN_HOSTS)),
+            hold: proxy.section("approvals").or("hold", Duration::ZERO, hold),
+        }
+    }
+
+    /// Whether a question is still asked under these settings, and by the same rule.
+    pub fn still_asks(&self, topic: &Topic) -> bool {
+        match topic.kind {
+            QuestionKind::Host => self.asks_about_hosts && *topic.revision == *HOST_REVISION,
+            QuestionKind::Request => self.rules.iter().any(|rule| {
+                topic.rule.as_deref() == Some(&*rule.name) && *topic.revision == *rule.revision()
+            }),
+            QuestionKind::Tool | QuestionKind::Definition | QuestionKind::Policy => true,
         }
     }
 
@@ -60,6 +87,19 @@ impl PolicySettings {
             });
         }
     }
+}
+
+/// Reads how long a flow waits for a person. Clients that wait longer for the response to a CONNECT
+/// give up.
+fn hold(at: Setting<'_>) -> Option<Duration> {
+    if at.any_text() == Some("0s") {
+        return Some(Duration::ZERO);
+    }
+    let hold = at.duration()?;
+    if hold > MAX_HOLD {
+        at.refuse("must be at most 8s");
+    }
+    Some(hold)
 }
 
 fn rules(fields: &Fields<'_>) -> Vec<Rule> {

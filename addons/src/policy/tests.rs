@@ -1,10 +1,12 @@
+use std::time::Duration;
+
 use http::{HeaderMap, Method, StatusCode};
 use testkit::each_row;
 
 use super::*;
 use crate::contract::settings::{Passthrough, PathPattern};
 use crate::contract::{
-    Container, Entry, EntryMap, HostPattern, Kind, Level, Origin, Registration, System,
+    Container, Effect, Entry, EntryMap, HostPattern, Kind, Level, Origin, Registration, System,
 };
 use crate::fixtures::{
     Nowhere, code, container, entry, flow, flow_of, headers, query, read_files, registration,
@@ -18,6 +20,8 @@ fn policy(guarded: &[&str]) -> Policy {
         host_ports: Vec::new(),
         guarded_hosts: guarded.collect(),
         rules: vec![rule_with_path()],
+        asks_about_hosts: false,
+        hold: Duration::ZERO,
     };
     Policy::new(settings, Arc::new(Nowhere))
 }
@@ -31,7 +35,7 @@ fn rule_with_path() -> Rule {
     };
     Rule {
         name: "unread".into(),
-        effect: Effect::Deny,
+        effect: Effect::DenyContinue,
         hosts,
         methods: Vec::new(),
         paths: vec![PathPattern::parse("^/secret").unwrap()],

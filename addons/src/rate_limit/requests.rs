@@ -62,7 +62,8 @@ impl RequestLimits {
 
     /// The name and rate of the bucket that a request draws from:
     /// - the bucket [`UNLISTED`] if the host has no allowlist entry
-    /// - the limit's own bucket if the host has a limit whose pattern is narrower than the entry's
+    /// - the limit's own bucket if the host has a limit whose pattern is narrower than the entry's,
+    ///   or is granted
     /// - otherwise the entry's bucket, with the rate of the host's limit or the default rate
     pub(super) fn bucket_of<'a>(
         &'a self,
@@ -73,7 +74,8 @@ impl RequestLimits {
             return (UNLISTED, self.defaults);
         };
         match self.per_upstream.find(host) {
-            Some(limit) if is_narrower(&limit.pattern, &entry.pattern) => {
+            // All granted hosts have one entry, whose bucket has one rate.
+            Some(limit) if entry.grant.is_some() || is_narrower(&limit.pattern, &entry.pattern) => {
                 (&limit.label, limit.rate)
             }
             Some(limit) => (&entry.label, limit.rate),
@@ -107,7 +109,7 @@ mod tests {
 
     use super::*;
     use crate::contract::{
-        Addon, Code, Container, Denial, Direction, Frame, Kind, Outcome, Request,
+        Addon, Code, Container, Denial, Direction, Frame, Kind, McpTarget, Outcome, Request,
     };
     use crate::fixtures::{code, container, entry, flow_of, mcp_flow, request, verdict};
     use crate::rate_limit::{RateBuckets, RateLimit, RateLimitSettings, Rejections, tests};
@@ -265,6 +267,9 @@ mod tests {
 
     #[test]
     fn messages_to_a_server_are_limited_and_messages_from_a_server_are_not() {
+        fn kb() -> McpTarget {
+            McpTarget::Server("kb".into())
+        }
         let limits = limits(rate(SLOW, 5), &[]);
         let web = container("web");
         let passed = |server: Option<&str>, frame: fn(&str) -> Frame| {
@@ -279,9 +284,10 @@ mod tests {
             });
             sent.count()
         };
-        let request = |method: &str| Frame::request(Direction::ToServer, method, None);
-        let notification = |method: &str| Frame::notification(Direction::ToServer, method, None);
-        let to_client = |method: &str| Frame::request(Direction::ToClient, method, None);
+        let request = |method: &str| Frame::request(Direction::ToServer, kb(), method, None);
+        let notification =
+            |method: &str| Frame::notification(Direction::ToServer, kb(), method, None);
+        let to_client = |method: &str| Frame::request(Direction::ToClient, kb(), method, None);
         assert_eq!(passed(Some("kb"), to_client), 20);
         assert_eq!(passed(Some("kb"), request), 5);
         assert_eq!(passed(Some("weather"), notification), 5);

@@ -72,6 +72,7 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Arc<C
         state,
         containers,
         own: Arc::new(Nowhere),
+        ledger: Arc::new(NoLedger),
         mcp: McpPorts {
             evaluator: Arc::new(NoPolicies),
             records: Arc::new(NoRecords),

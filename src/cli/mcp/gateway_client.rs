@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{ContainerId, RpcError};
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
@@ -27,7 +27,7 @@ pub enum GatewayClient {
     /// As the container that the command runs in.
     Container(Arc<HttpClient>),
     /// As an operator.
-    Operator { client: Client, path: String },
+    Operator { client: Client, id: ContainerId },
 }
 
 /// The tools that a container sees.
@@ -43,7 +43,7 @@ impl GatewayClient {
     pub fn operator(client: Client, id: &ContainerId) -> Self {
         Self::Operator {
             client: client.with_timeout(OPERATOR_TIMEOUT),
-            path: format!("/internal/containers/{id}/mcp"),
+            id: id.clone(),
         }
     }
 
@@ -98,14 +98,14 @@ impl GatewayClient {
     ) -> Result<Box<RawValue>, Failure> {
         let outcome = match self {
             Self::Container(http) => post_request(http, method, params, tool).await?,
-            Self::Operator { client, path } => {
+            Self::Operator { client, id } => {
                 let body = json!({
                     "jsonrpc": "2.0",
                     "id": 1,
                     "method": method,
                     "params": params,
                 });
-                let response = client.call(Method::POST, path, Some(&body)).await?;
+                let response = client.mcp(id.as_str(), &body).await?;
                 match Message::parse(response.to_string().as_bytes(), usize::MAX) {
                     Ok(Message::Response { outcome, .. }) => outcome,
                     _ => {

@@ -1,7 +1,7 @@
 //! Helpers to read and write JSON-RPC messages.
 
 use addons::contract::RpcError;
-use addons::raw_json::Members;
+use addons::json::Members;
 use http::StatusCode;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};

@@ -15,9 +15,9 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
-use super::directories::{RunDirectories, absolute_path_of};
+use super::directories::{RunDirectories, absolute_path_of, kept_directory};
 use super::logins::Logins;
-use crate::app::{self, PrivateOptions, PrivateStart};
+use crate::app::{self, PrivateOptions, PrivateStart, socket_in};
 use crate::cli::exit::{Failure, code};
 use crate::config;
 use crate::sandbox::{Channel, SELF_EXE};
@@ -46,6 +46,8 @@ pub struct Appliance {
     channel: Channel,
     readiness: UnixStream,
     options: PrivateOptions,
+    /// The configuration directory, if no `--config` named it.
+    default_config: Option<PathBuf>,
     log: PathBuf,
     _lock: File,
     _state: TempDir,
@@ -65,7 +67,11 @@ impl Appliance {
             Failure::internal(format_args!("the appliance cannot be started: {error}"))
         };
         let (state, lock) = private_directory(kept).map_err(failed)?;
-        let config = match config.or_else(own_config) {
+        let default_config = match config {
+            Some(_) => None,
+            None => own_config(),
+        };
+        let config = match config.or_else(|| default_config.clone()) {
             Some(config) => usable(&config, directories)?,
             None => write_shipped(state.path()).map_err(failed)?,
         };
@@ -106,6 +112,7 @@ impl Appliance {
             readiness: channel.watch().map_err(failed)?,
             channel,
             options,
+            default_config,
             log,
             _lock: lock,
             _state: state,
@@ -118,9 +125,31 @@ impl Appliance {
         let receive = || self.channel.try_receive::<PrivateStart>();
         match self.readiness.async_io(Interest::READABLE, receive).await {
             Ok(Some((PrivateStart::Ready, _))) => Ok(()),
-            Ok(Some((PrivateStart::Failed(code, message), _))) => Err(Failure::new(code, message)),
+            Ok(Some((PrivateStart::Failed(code, message), _))) => {
+                Err(Failure::new(code, self.with_directory(code, message)))
+            }
             Ok(None) | Err(_) => Err(self.lost()),
         }
+    }
+
+    /// Adds the directory to the errors of a configuration that the user did not name. The machine's
+    /// configuration is that of its server: other users may not read its credentials.
+    fn with_directory(&self, code: u8, message: String) -> String {
+        let Some(directory) = self
+            .default_config
+            .as_ref()
+            .filter(|_| code == code::CONFIG)
+        else {
+            return message;
+        };
+        let own = match directory == Path::new(crate::cli::CONFIG_DIR) {
+            true => ", or make your own in ~/.config/unified-proxy",
+            false => "",
+        };
+        let directory = directory.display();
+        format!(
+            "{message}\nthis is the configuration in {directory}: name another one with --config DIR{own}"
+        )
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -231,9 +260,7 @@ fn make_private(path: PathBuf) -> io::Result<PathBuf> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let found = fs::symlink_metadata(&path)?;
-    let is_ours = found.uid() == rustix::process::getuid().as_raw();
-    if !found.is_dir() || !is_ours || found.mode() & 0o077 != 0 {
+    if !is_private(&path)? {
         let text = format!(
             "{} is not a private directory of this user: remove it",
             path.display()
@@ -241,6 +268,23 @@ fn make_private(path: PathBuf) -> io::Result<PathBuf> {
         return Err(io::Error::other(text));
     }
     Ok(path)
+}
+
+/// Whether the path is a directory of this user that no other user can use.
+fn is_private(path: &Path) -> io::Result<bool> {
+    let found = fs::symlink_metadata(path)?;
+    let is_ours = found.uid() == rustix::process::getuid().as_raw();
+    Ok(found.is_dir() && is_ours && found.mode() & 0o077 == 0)
+}
+
+/// The admin sockets of this user's runs. Those of killed runs may be among them.
+pub fn sockets_of_runs() -> Vec<PathBuf> {
+    let kept = kept_directory(absolute_path_of("HOME").as_deref()).unwrap_or_default();
+    let all = state_directories(&kept).into_iter();
+    let all = all.filter(|path| is_private(path).is_ok_and(|private| private));
+    let runs = all.flat_map(|path| fs::read_dir(path).into_iter().flatten().flatten());
+    let sockets = runs.map(|run| socket_in(&run.path()));
+    sockets.filter(|socket| socket.exists()).collect()
 }
 
 /// Removes the state directories of killed runs: those that are unlocked and not new.

@@ -222,18 +222,20 @@ fn canonical_or_same(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
+/// The directory for what outlives a run; `None` if the user has no directory for it.
+pub fn kept_directory(home: Option<&Path>) -> Option<PathBuf> {
+    let of_home = || Some(home.filter(|home| home.is_dir())?.join(".local/state"));
+    let base = absolute_path_of("XDG_STATE_HOME").or_else(of_home)?;
+    Some(base.join("unified-proxy"))
+}
+
 /// Creates the directory for logs and records of placeholders, which outlive the run. Refuses a
 /// directory that the command could write to.
 pub fn kept_state(directories: &RunDirectories) -> Result<PathBuf, Failure> {
-    let base = match (absolute_path_of("XDG_STATE_HOME"), &directories.real_home) {
-        (Some(base), _) => base,
-        (None, Some(home)) if home.is_dir() => home.join(".local/state"),
-        (None, _) => {
-            let message = "there is no directory for the audit log: set HOME or XDG_STATE_HOME";
-            return Err(Failure::usage(message));
-        }
+    let Some(state) = kept_directory(directories.real_home.as_deref()) else {
+        let message = "there is no directory for the audit log: set HOME or XDG_STATE_HOME";
+        return Err(Failure::usage(message));
     };
-    let state = base.join("unified-proxy");
     let runs = state.join("runs");
     let mut private = fs::DirBuilder::new();
     let made = private.recursive(true).mode(0o700).create(&runs);

@@ -240,6 +240,27 @@ mod tests {
         assert_eq!(of_tree(&main), main);
     }
 
+    #[test]
+    fn the_versions_of_files_whose_names_are_options_of_git_are_found() {
+        let work = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        let commit = "git init -q; for name in -d --name-only --object-only --help plain; do \
+                      echo x > ./$name; done; git add .; \
+                      git -c user.name=a -c user.email=a@example.com commit -q -m x";
+        command.args(["-ec", commit]).current_dir(work.path());
+        assert!(command.status().unwrap().success());
+        for name in ["-d", "--name-only", "--object-only", "--help", "plain"] {
+            let soon = Instant::now() + Duration::from_secs(30);
+            let found = versions(Path::new("git"), work.path(), &[name], soon).unwrap();
+            let paths: Vec<_> = found.keys().map(|path| path.to_str().unwrap()).collect();
+            assert_eq!(paths, [name]);
+            assert!(
+                found[Path::new(name)].starts_with("100644 blob "),
+                "{found:?}"
+            );
+        }
+    }
+
     /// A FIFO in place of a file blocks git until the deadline, or for ever without one.
     #[test]
     fn an_index_that_git_cannot_list_is_an_error_and_does_not_block() {

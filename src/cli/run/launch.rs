@@ -169,7 +169,7 @@ impl Parts {
         }
         let registration = Registration::begin(socket, run).await?;
         let watched = match run.server {
-            Some(_) => Some(WatchedFlows::open(&registration.client, &registration.id).await?),
+            Some(_) => Some(WatchedFlows::open(&registration.client, registration.id()).await?),
             None => None,
         };
         let mut renewal = tokio::time::interval(RENEWAL);
@@ -195,7 +195,7 @@ impl Parts {
         directories: &RunDirectories,
         signals: &mut Signals,
     ) -> Result<u8, Failure> {
-        let settings = self.registration.client.settings().await?;
+        let settings = self.registration.client.sandbox().await?;
         let mut protected = self.protected.entries();
         if let Some(copies) = &self.git_copies {
             copies.redirect(&mut protected);

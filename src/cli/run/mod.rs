@@ -11,7 +11,6 @@ mod git_config;
 mod git_copies;
 mod git_directory;
 mod git_harmless;
-mod git_search;
 mod git_settings;
 mod launch;
 mod learned_file;
@@ -44,7 +43,7 @@ use clap::Args;
 
 use crate::sandbox::{GATEWAY_PORT, PROXY_PORT};
 
-pub use appliance::{APPLIANCE, run as run_appliance};
+pub use appliance::{APPLIANCE, run as run_appliance, sockets_of_runs};
 pub use enter::{ENTER, Enter};
 
 /// The command and its permissions.

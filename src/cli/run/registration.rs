@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http::Method;
-use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::Run;
+use crate::admin::RegistrationBody;
 use crate::cli::client::Client;
 use crate::cli::exit::{Failure, code};
+use crate::registry::RepoEntry;
 
 /// The lifetime of a lease with `--server`, which the launcher renews every [`RENEWAL`].
 const LEASE: Duration = Duration::from_secs(60);
@@ -23,9 +23,7 @@ const RUN_LEASE: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 /// The registered container of a run.
 pub struct Registration {
     pub client: Client,
-    pub id: String,
-    repos: Vec<String>,
-    mode: String,
+    body: RegistrationBody,
     lifetime: Duration,
     /// The path of the container's Unix listener.
     pub listener: PathBuf,
@@ -35,24 +33,29 @@ impl Registration {
     /// Registers a container with its own Unix listener.
     pub async fn begin(socket: PathBuf, run: &Run) -> Result<Self, Failure> {
         let begun = OffsetDateTime::now_utc().unix_timestamp_nanos();
-        let id = format!("run-{}-{begun:x}", std::process::id());
-        let named_by = match run.server {
-            Some(_) => "--server",
-            None => "of the appliance of this run",
+        let (named_by, lifetime) = match run.server {
+            Some(_) => ("--server", LEASE),
+            None => ("of the appliance of this run", RUN_LEASE),
         };
         let mut registration = Self {
             client: Client::new(socket, named_by),
-            repos: run.repos.clone(),
-            mode: run.mode.clone(),
-            id,
-            lifetime: match run.server {
-                Some(_) => LEASE,
-                None => RUN_LEASE,
+            body: RegistrationBody {
+                container_id: format!("run-{}-{begun:x}", std::process::id()),
+                listener: Some("unix".to_owned()),
+                repos: run.repos.iter().cloned().map(RepoEntry::Name).collect(),
+                auth_mode: Some(run.mode.clone()),
+                ..RegistrationBody::default()
             },
+            lifetime,
             listener: PathBuf::new(),
         };
         registration.renew().await?;
         Ok(registration)
+    }
+
+    /// The container's id.
+    pub fn id(&self) -> &str {
+        &self.body.container_id
     }
 
     /// Registers the container, or extends its lease. If the lease has ended, the container gets a
@@ -60,18 +63,9 @@ impl Registration {
     /// returns `true`.
     pub async fn renew(&mut self) -> Result<bool, Failure> {
         let end = OffsetDateTime::now_utc() + self.lifetime;
-        let end = end.format(&Rfc3339).map_err(Failure::internal)?;
-        let body = json!({
-            "container_id": self.id,
-            "listener": "unix",
-            "repos": self.repos,
-            "auth_mode": self.mode,
-            "expires_at": end,
-        });
-        let path = "/internal/containers";
-        let response = self.client.call(Method::POST, path, Some(&body)).await?;
-        let listener = response.get("socket").and_then(Value::as_str);
-        let listener = PathBuf::from(listener.ok_or_else(|| {
+        self.body.expires_at = Some(end.format(&Rfc3339).map_err(Failure::internal)?);
+        let socket = self.client.register(&self.body).await?.socket;
+        let listener = PathBuf::from(socket.ok_or_else(|| {
             Failure::new(
                 code::UNAVAILABLE,
                 "the server opened no listener: does the server have another version than this command?",
@@ -84,8 +78,7 @@ impl Registration {
 
     /// Unregisters the container, which ends its lease.
     pub async fn end(self) {
-        let path = format!("/internal/containers/{}", self.id);
         // If this fails, the lease expires later.
-        let _ = self.client.call(Method::DELETE, &path, None).await;
+        let _ = self.client.unregister(self.id(), false).await;
     }
 }

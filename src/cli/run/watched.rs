@@ -25,7 +25,7 @@ pub struct WatchedFlows {
 impl WatchedFlows {
     /// Opens the stream and starts the task, which counts the flows of `container`.
     pub async fn open(client: &Client, container: &str) -> Result<Self, Failure> {
-        let events = client.events("/internal/flows").await?;
+        let events = client.flows().await?;
         let report = Arc::new(Mutex::new(Report::new(masked_variables())));
         let reading = tokio::spawn(read(events, container.to_owned(), Arc::clone(&report)));
         Ok(Self { report, reading })

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use addons::raw_json::Members;
+use addons::json::Members;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use addons::json::{Members, ObjectText};
 use addons::mcp::looks_like_instruction;
-use addons::raw_json::{Members, ObjectText};
 use futures_util::future::join_all;
 use serde_json::value::RawValue;
 use tokio::time::timeout;

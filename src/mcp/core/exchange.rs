@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use addons::contract::{CallPermit, Code, Denial, Direction, Fault, Frame, LiveFlow, RpcError};
+use addons::contract::{CallPermit, Code, Denial, Direction, Fault, Frame, RpcError};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 
 use super::execution::Running;
-use super::params::{Change, Destination};
+use super::judged_call::JudgedCall;
+use super::params::{Change, Destination, Progress};
 use super::readiness::denial_of;
 use super::relay::Relay;
-use super::results::{self, into_outcome};
+use super::results;
 use super::target::Target;
 use super::{ClientRequest, Core, Era, Event, MountError, Outcome, invalid_params, rpc_error};
 
@@ -63,53 +64,10 @@ impl Core {
         target: &Target,
         changes: &[Change<'_>],
     ) -> Result<Outcome, Failure> {
-        let chain = (self.rules)().chain;
-        let server = Some(&target.settings.name);
-        let name = target.name.as_ref();
-        let mut live = self.flow(&chain, &request.caller, &request.method, server, name);
-        let judged = self.judged(request, target, changes, &mut live).await;
-        match &judged {
-            Ok(_) => {
-                live.answered(200);
-                live.complete();
-            }
-            Err(Failure::Denied(denial)) => live.denied(denial),
-            Err(Failure::Refused(_)) => {
-                live.answered(400);
-                live.complete();
-            }
-        }
-        judged
-    }
-
-    async fn judged(
-        self: &Arc<Self>,
-        request: &ClientRequest,
-        target: &Target,
-        changes: &[Change<'_>],
-        live: &mut LiveFlow,
-    ) -> Result<Outcome, Failure> {
+        let (call, progress) = self.admit(request, target, changes).await?;
+        let JudgedCall { permit, mut open } = call;
+        let chain = Arc::clone(&open.live.chain);
         let caller = &request.caller;
-        let destination = Destination {
-            caller,
-            version: target.pooled.session.version(),
-            log_level: self.log_level(caller),
-            trace: request.trace.as_ref(),
-        };
-        let made = destination.params(request.params.as_deref(), changes, true);
-        let made = made.ok_or_else(|| invalid_params("params is not an object"))?;
-        let sent = made.params.as_ref().map_or(0, |params| params.get().len());
-        live.counters
-            .bytes_in
-            .fetch_add(sent as u64, Ordering::Relaxed);
-        let method = &request.method;
-        let mut frame = Frame::request(Direction::ToServer, Arc::clone(method), made.params);
-        frame.definition.clone_from(&target.definition);
-        if frame.definition.is_none() {
-            frame.tools = self.server_tools(caller, &target.settings.name).await;
-        }
-        let chain = Arc::clone(&live.chain);
-        let permit = chain.mcp_request(&mut live.flow, frame).await?;
         let relay = Relay {
             core: self,
             chain: &chain,
@@ -117,7 +75,7 @@ impl Core {
             server: &target.settings.name,
             client: &request.events,
             definition: target.definition.as_ref(),
-            progress: made.progress.as_ref(),
+            progress: progress.as_ref(),
             session: Some(&target.pooled.session),
         };
         let running = Running::begin(&self.metrics, target);
@@ -126,16 +84,47 @@ impl Core {
             running.end(&response);
         }
         let denial = |error| denial_of(&caller.container, &target.settings, error);
-        let response = response.map_err(denial)?;
-        let mut frame = Frame::response(Direction::ToServer, Arc::clone(method), response);
-        frame.definition.clone_from(&target.definition);
-        chain.mcp_response(&mut live.flow, &mut frame).await?;
-        let outcome = into_outcome(frame)?;
+        let outcome = open.conclude(response.map_err(denial)).await?;
         let size = outcome.as_ref().map_or(0, |result| result.get().len());
-        live.counters
-            .bytes_out
-            .fetch_add(size as u64, Ordering::Relaxed);
+        let counters = &open.live.counters;
+        counters.bytes_out.fetch_add(size as u64, Ordering::Relaxed);
         Ok(outcome)
+    }
+
+    /// Begins the flow of a request, translates the request to the server's era, and has the chain
+    /// judge it. Returns the progress tokens with the permitted request.
+    async fn admit(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+        target: &Target,
+        changes: &[Change<'_>],
+    ) -> Result<(JudgedCall, Option<Progress>), Failure> {
+        let (caller, method) = (&request.caller, &request.method);
+        let chain = (self.rules)().chain;
+        let (server, name) = (&target.settings.name, target.name.as_ref());
+        let mut live = self.flow(&chain, caller, method, Some(server), name);
+        let destination = Destination {
+            caller,
+            version: target.pooled.session.version(),
+            log_level: self.log_level(caller),
+            trace: request.trace.as_ref(),
+        };
+        let made = destination.params(request.params.as_deref(), changes, true);
+        let Some(made) = made else {
+            live.answered(400);
+            live.complete();
+            return Err(invalid_params("params is not an object").into());
+        };
+        let sent = made.params.as_ref().map_or(0, |params| params.get().len());
+        let counters = &live.counters;
+        counters.bytes_in.fetch_add(sent as u64, Ordering::Relaxed);
+        let (direction, params) = (Direction::ToServer, made.params);
+        let mut frame = Frame::request(direction, target.judged(), Arc::clone(method), params);
+        frame.definition.clone_from(&target.definition);
+        if frame.definition.is_none() {
+            frame.tools = self.server_tools(caller, server).await;
+        }
+        Ok((JudgedCall::admit(live, frame).await?, made.progress))
     }
 }
 
@@ -189,11 +178,11 @@ async fn exchange(
 ) -> Result<Outcome, MountError> {
     let (sender, mut events) = relay.client.another();
     let mut request = target.pooled.session.request(permit, sender);
-    let mut questions = FuturesUnordered::new();
+    let mut input_requests = FuturesUnordered::new();
     let mut deadline = Deadline::new(target.settings.timeout);
     let mut is_open = true;
     loop {
-        let limit = deadline.current(!questions.is_empty());
+        let limit = deadline.current(!input_requests.is_empty());
         tokio::select! {
             // The limit comes first: otherwise, a server that sends events without pause would use
             // up the task's budget, and the timer would never fire. Events come before the
@@ -205,17 +194,17 @@ async fn exchange(
                     if is_progress(&event) {
                         deadline.extend();
                     }
-                    if let Some(question) = relay.pass_on(event, questions.len()).await {
-                        questions.push(question);
+                    if let Some(input_request) = relay.pass_on(event, input_requests.len()).await {
+                        input_requests.push(input_request);
                     }
                 }
                 None => is_open = false,
             },
-            Some(()) = questions.next() => deadline.extend(),
+            Some(()) = input_requests.next() => deadline.extend(),
             outcome = &mut request => {
                 // The poll that completed the request may have queued events first.
                 while let Ok(event) = events.try_recv() {
-                    drop(relay.pass_on(event, questions.len()).await);
+                    drop(relay.pass_on(event, input_requests.len()).await);
                 }
                 return outcome;
             }
@@ -251,9 +240,9 @@ impl Deadline {
         self.soft = Instant::now() + self.timeout;
     }
 
-    /// The current deadline, which depends on whether a question to the client is open.
-    fn current(&self, has_question: bool) -> Instant {
-        if has_question {
+    /// The current deadline, which depends on whether an input request is open.
+    fn current(&self, has_input_request: bool) -> Instant {
+        if has_input_request {
             self.hard
         } else {
             self.soft.min(self.hard)

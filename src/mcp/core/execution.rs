@@ -1,7 +1,7 @@
 //! Metrics of tool calls.
 
+use addons::json::Members;
 use addons::mcp::{Execution, ExecutionStatus, McpMetrics, ServerKind, ServerSettings};
-use addons::raw_json::Members;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 

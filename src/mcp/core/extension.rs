@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use addons::json::Members;
 use addons::mcp::ServerSettings;
-use addons::raw_json::Members;
 
 use super::target::Target;
 use super::{ClientRequest, Core, Outcome, method_not_found};
@@ -20,8 +20,8 @@ impl Core {
                 return self.forward(request, &target, &[]).await;
             }
         }
-        let unknown = async { Err(method_not_found(&request.method)) };
-        self.respond(request, unknown).await
+        let unknown = method_not_found(&request.method);
+        self.refuse_judged(request, unknown).await
     }
 
     /// The only server that the client sees, if that server's prefix is empty.

@@ -1,11 +1,11 @@
-//! `input_required` results for legacy clients: the gateway sends the client each question as a
-//! request, and repeats the call with the client's answers.
+//! `input_required` results for legacy clients: the gateway sends the client each input request
+//! separately, and repeats the call with the client's answers.
 
 use std::sync::Arc;
 
 use addons::contract::RpcError;
+use addons::json::{Members, ObjectText};
 use addons::mcp::MAX_INPUT_REQUESTS;
-use addons::raw_json::{Members, ObjectText};
 use futures_util::future::join_all;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -53,8 +53,8 @@ impl Core {
                 return Err(protocol_error(SERVER_ERROR, sentence).into());
             }
             rounds += 1;
-            let asking = self.ask_all(request, target, &required.requests);
-            let answers = timeout(LONGEST_CALL, asking).await;
+            let requesting = self.request_inputs(request, target, &required.requests);
+            let answers = timeout(LONGEST_CALL, requesting).await;
             let answers = answers.map_err(|_elapsed| unanswered())??;
             let text = answers.as_ref().map(|(text, _memory)| &**text);
             let mut changes = changes.to_vec();
@@ -65,18 +65,18 @@ impl Core {
         Ok(outcome)
     }
 
-    /// Sends the questions to the client, and returns the answers as `inputResponses`, with their
-    /// memory; `None` without questions.
-    async fn ask_all(
+    /// Sends the input requests to the client, and returns the answers as `inputResponses`, with
+    /// their memory; `None` without input requests.
+    async fn request_inputs(
         self: &Arc<Self>,
         request: &ClientRequest,
         target: &Target,
-        questions: &[InputRequest],
+        input_requests: &[InputRequest],
     ) -> Result<Option<(String, Vec<MessageReservation>)>, RpcError> {
-        if questions.is_empty() {
+        if input_requests.is_empty() {
             return Ok(None);
         }
-        if questions.len() > MAX_INPUT_REQUESTS {
+        if input_requests.len() > MAX_INPUT_REQUESTS {
             let sentence = "The MCP server sent too many input requests at once";
             return Err(protocol_error(SERVER_ERROR, sentence));
         }
@@ -92,16 +92,17 @@ impl Core {
             // Modern servers take no progress notifications.
             session: None,
         };
-        let answers = join_all(questions.iter().map(|question| ask(&relay, question))).await;
+        let answers = input_requests.iter().map(|one| request_input(&relay, one));
+        let answers = join_all(answers).await;
         let (mut responses, mut memory) = (ObjectText::default(), Vec::new());
-        for (question, (answer, charged)) in questions.iter().zip(answers) {
-            let key = &question.key;
+        for (input_request, (answer, charged)) in input_requests.iter().zip(answers) {
+            let key = &input_request.key;
             memory.push(charged);
             match answer {
                 Ok(result) => responses.member(key, result.get()),
                 // `inputResponses` cannot contain errors. `cancel` replaces the error of an
-                // elicitation; the error of any other question fails the call.
-                Err(_) if &*question.method == "elicitation/create" => {
+                // elicitation; the error of any other input request fails the call.
+                Err(_) if &*input_request.method == "elicitation/create" => {
                     responses.member(key, "{\"action\":\"cancel\"}");
                 }
                 Err(error) => return Err(error),
@@ -111,13 +112,16 @@ impl Core {
     }
 }
 
-/// Sends one question to the client, and awaits the answer. The answer is charged, since its HTTP
-/// request has ended.
-async fn ask(relay: &Relay<'_>, question: &InputRequest) -> (Outcome, MessageReservation) {
+/// Sends one input request to the client, and awaits the answer. The answer is charged, since its
+/// HTTP request has ended.
+async fn request_input(
+    relay: &Relay<'_>,
+    input_request: &InputRequest,
+) -> (Outcome, MessageReservation) {
     let (reply, answer) = oneshot::channel();
     let event = Event::Request {
-        method: Arc::clone(&question.method),
-        params: question.params.clone().map(Params::from),
+        method: Arc::clone(&input_request.method),
+        params: input_request.params.clone().map(Params::from),
         reply,
     };
     if let Some(exchange) = relay.pass_on(event, 0).await {

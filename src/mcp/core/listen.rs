@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Direction, Frame};
-use addons::raw_json::Members;
+use addons::contract::{Direction, Frame, McpTarget};
+use addons::json::Members;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::watch;
@@ -110,7 +110,8 @@ impl Core {
         let server = pooled.catalog.server();
         let mut live = self.flow(&chain, caller, &method, Some(server), None);
         let params = params_of(caller, pooled, uris);
-        let mut frame = Frame::request(Direction::ToServer, Arc::clone(&method), params);
+        let target = McpTarget::Server(Arc::clone(server));
+        let mut frame = Frame::request(Direction::ToServer, target, Arc::clone(&method), params);
         if !uris.is_empty() {
             frame.tools = self.server_tools(caller, server).await;
         }

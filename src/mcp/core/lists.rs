@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use addons::contract::{BoxFuture, Definition, Direction, Frame};
+use addons::contract::{BoxFuture, Definition, Direction, Frame, McpTarget};
 use addons::mcp::ExposedPrompt;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -21,15 +21,16 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::super::warnings::{Subject, warn};
+use super::judged_call::JudgedCall;
 use super::lease::Lease;
 use super::params::quote;
 use super::readiness::SERVERS;
-use super::results::{into_outcome, object};
+use super::results::object;
 use super::target::Target;
 use super::view::{Listed, hash, unique};
 use super::{
     Caller, Catalog, ClientRequest, Core, Entry, Known, List, Mount, MountError, Outcome, RpcError,
-    invalid_params, members, record_end, rpc_error,
+    invalid_params, members, rpc_error,
 };
 
 /// Time limit for waiting for a server that is being started or whose list must be read.
@@ -134,35 +135,57 @@ impl Core {
         request: &ClientRequest,
         work: impl Future<Output = Outcome>,
     ) -> Outcome {
-        self.respond_for(None, request, work).await
+        self.answer(McpTarget::Gateway, None, request, work).await
     }
 
-    /// As [`Self::respond`], for a request that concerns a server if `target` is `Some`.
+    /// As [`Self::respond`], for a request that the gateway refuses with this error. The chain may
+    /// deny the request first, for example by a rate limit.
+    pub(super) async fn refuse_judged(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+        error: RpcError,
+    ) -> Outcome {
+        let refused = async { Err(error) };
+        self.answer(McpTarget::Refused, None, request, refused)
+            .await
+    }
+
+    /// As [`Self::respond`], for a request that concerns a server.
     pub(super) async fn respond_for(
         self: &Arc<Self>,
-        target: Option<&Target>,
+        target: &Target,
+        request: &ClientRequest,
+        work: impl Future<Output = Outcome>,
+    ) -> Outcome {
+        let name = target.name.as_ref();
+        self.answer(target.judged(), name, request, work).await
+    }
+
+    async fn answer(
+        self: &Arc<Self>,
+        target: McpTarget,
+        name: Option<&Arc<str>>,
         request: &ClientRequest,
         work: impl Future<Output = Outcome>,
     ) -> Outcome {
         let chain = (self.rules)().chain;
         let (method, caller) = (&request.method, &request.caller);
-        let server = target.map(|target| &target.settings.name);
-        let name = target.and_then(|target| target.name.as_ref());
-        let mut live = self.flow(&chain, caller, method, server, name);
-        let params = request.params.clone();
-        let mut frame = Frame::request(Direction::ToServer, Arc::clone(method), params);
-        if let Some(server) = server {
-            frame.tools = self.server_tools(caller, server).await;
-        }
-        let judged = async {
-            chain.mcp_request(&mut live.flow, frame).await?;
-            let mut frame = Frame::response(Direction::ToServer, Arc::clone(method), work.await);
-            chain.mcp_response(&mut live.flow, &mut frame).await?;
-            into_outcome(frame)
+        let server = target.server();
+        let live = self.flow(&chain, caller, method, server, name);
+        let tools = match server {
+            Some(server) => self.server_tools(caller, server).await,
+            None => None,
         };
-        let judged = judged.await;
-        record_end(&mut live, &judged);
-        judged.unwrap_or_else(|denial| Err(rpc_error(&denial)))
+        let (direction, params) = (Direction::ToServer, request.params.clone());
+        let mut frame = Frame::request(direction, target, Arc::clone(method), params);
+        frame.tools = tools;
+        let judged = async {
+            let mut call = JudgedCall::admit(live, frame).await?.open;
+            call.conclude(Ok(work.await)).await
+        };
+        judged
+            .await
+            .unwrap_or_else(|denial| Err(rpc_error(&denial)))
     }
 
     /// Reads the list of each server that the caller sees, in the order of the servers' names. With

@@ -22,6 +22,7 @@ mod exchange;
 mod execution;
 mod extension;
 mod input;
+mod judged_call;
 mod known_sessions;
 mod lease;
 mod listen;
@@ -45,8 +46,8 @@ mod tests;
 use std::sync::{Arc, Weak};
 
 use addons::contract::{Chain, Denial, LiveFlow, McpSession, McpSubject, RpcError};
+use addons::json::Members;
 use addons::mcp::{McpMetrics, McpSettings};
-use addons::raw_json::Members;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
@@ -69,6 +70,7 @@ pub use describe::Description;
 pub use lease::MAX_CALLS_PER_LEASE;
 pub use readiness::SERVERS as SERVERS_META;
 pub use resources::MAX_URI;
+pub use tools::FoundTool;
 
 use lease::{Lease, too_many};
 use lists::Listing;
@@ -111,6 +113,8 @@ pub struct ClientRequest {
     pub method: Arc<str>,
     /// Its params, as the client wrote them.
     pub params: Option<Box<RawValue>>,
+    /// The tool that it calls, if the gateway has looked it up already.
+    pub tool: Option<FoundTool>,
     /// The trace context of its HTTP request.
     pub trace: Option<TraceContext>,
     /// Takes the server's messages that belong to this request.

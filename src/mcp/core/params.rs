@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use addons::raw_json::{Members, ObjectText};
+use addons::json::{Members, ObjectText};
 use serde_json::value::RawValue;
 
 use super::super::caller::TraceContext;

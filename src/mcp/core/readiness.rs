@@ -17,7 +17,7 @@ const NO_NETWORK: &str = "it has no `hosts` in mcp.yaml, so it reaches no networ
                           as npx and uvx need the hosts of their registry";
 
 impl Core {
-    /// The state of each server that the caller sees, why it is not ready, and the hosts that were
+    /// The state of each server that the caller sees, why it does not work, and the hosts that were
     /// refused to it; `None` if all are ready and no host was refused. A server whose tools are
     /// missing in `view` is not ready for this container, even if it is for another one.
     pub(super) fn readiness(&self, caller: &Caller, view: &ToolView) -> Option<Value> {
@@ -31,13 +31,13 @@ impl Core {
             is_worth_telling |= state != MountState::Ready || !health.refused_hosts.is_empty();
             let mut server = Map::new();
             server.insert("state".to_owned(), state.as_str().into());
-            let reason = health
-                .failure
-                .map(|failure| failure.chars().take(MAX_REASON).collect());
-            let network = (state != MountState::Ready && health.has_no_network)
-                .then(|| NO_NETWORK.to_owned());
-            let reasons: Vec<String> = reason.into_iter().chain(network).collect();
-            if !reasons.is_empty() {
+            // A server that works for this container may have failed for another one.
+            let works = state != MountState::Dead && view.has_tools_of(&health.server);
+            let failure = health.failure.as_deref();
+            let failure = failure.map(|failure| failure.chars().take(MAX_REASON).collect());
+            let network = health.has_no_network.then(|| NO_NETWORK.to_owned());
+            let reasons: Vec<String> = failure.into_iter().chain(network).collect();
+            if !works && !reasons.is_empty() {
                 server.insert("reason".to_owned(), reasons.join("; ").into());
             }
             if !health.refused_hosts.is_empty() {

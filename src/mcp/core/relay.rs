@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use addons::contract::{BoxFuture, Chain, Definition, Direction, Frame, LiveFlow, RpcError};
-use addons::raw_json::Members;
+use addons::contract::{
+    BoxFuture, Chain, Definition, Direction, Frame, LiveFlow, McpTarget, RpcError,
+};
+use addons::json::Members;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc::error::TrySendError, oneshot};
 
 use super::super::error::SERVER_ERROR;
 use super::client_progress::{ProgressGuard, ProgressReceiver};
+use super::judged_call::{JudgedCall, OpenCall};
 use super::lease::Lease;
 use super::params::{PROGRESS_TOKEN, Progress, TASK, edit};
-use super::results::into_outcome;
 use super::{
     Caller, Core, Era, Event, Events, LogLevel, MessageReservation, MountSession, Outcome, Params,
     method_not_found, protocol_error, record_end, rpc_error,
@@ -19,7 +21,7 @@ use super::{
 
 /// The most requests of servers that may wait for the client's answers in one call. The same limit
 /// applies to requests outside calls. A further request is refused.
-const MAX_OPEN_QUESTIONS: usize = 16;
+const MAX_OPEN_INPUT_REQUESTS: usize = 16;
 
 /// Relays from one server to one client.
 pub(super) struct Relay<'a> {
@@ -38,15 +40,15 @@ pub(super) struct Relay<'a> {
     pub session: Option<&'a Arc<dyn MountSession>>,
 }
 
-/// Waits for the client's answer to an open question, and sends the answer to the server.
-pub(super) type OpenQuestion = BoxFuture<'static, ()>;
+/// Waits for the client's answer to an input request, and sends the answer to the server.
+pub(super) type OpenInputRequest = BoxFuture<'static, ()>;
 
 impl Relay<'_> {
     /// Has the chain judge a message, and queues it for the client. For a queued request, returns
     /// the future that sends the client's answer to the server. Refuses any other request. Drops a
     /// notification that the chain denies or the client does not take. `open` is the number of
     /// requests that already wait for the client.
-    pub async fn pass_on(&self, event: Event, open: usize) -> Option<OpenQuestion> {
+    pub async fn pass_on(&self, event: Event, open: usize) -> Option<OpenInputRequest> {
         match event {
             Event::Notification { method, params } => {
                 self.notification(method, params).await;
@@ -57,7 +59,7 @@ impl Relay<'_> {
                 params,
                 reply,
             } => {
-                let error = if open >= MAX_OPEN_QUESTIONS {
+                let error = if open >= MAX_OPEN_INPUT_REQUESTS {
                     let sentence = "Too many requests to the client are under way";
                     protocol_error(SERVER_ERROR, sentence)
                 } else if can_answer(self.caller, &method) {
@@ -89,7 +91,8 @@ impl Relay<'_> {
             _ => return,
         };
         let mut live = self.flow(&method);
-        let mut frame = Frame::notification(Direction::ToClient, Arc::clone(&method), params);
+        let (direction, target) = (Direction::ToClient, self.judged());
+        let mut frame = Frame::notification(direction, target, Arc::clone(&method), params);
         frame.definition = self.definition.cloned();
         let judged = self.chain.mcp_request(&mut live.flow, frame).await;
         record_end(&mut live, &judged);
@@ -132,7 +135,7 @@ impl Relay<'_> {
         method: Arc<str>,
         params: Option<Params>,
         reply: oneshot::Sender<Outcome>,
-    ) -> Option<OpenQuestion> {
+    ) -> Option<OpenInputRequest> {
         let params = params.map(|params| without_task(params.into_text()));
         let registered = params
             .as_deref()
@@ -141,13 +144,12 @@ impl Relay<'_> {
             Some((params, guard)) => (Some(params), Some(guard)),
             None => (params, None),
         };
-        let mut live = self.flow(&method);
-        let mut frame = Frame::request(Direction::ToClient, Arc::clone(&method), params);
+        let (direction, target) = (Direction::ToClient, self.judged());
+        let mut frame = Frame::request(direction, target, Arc::clone(&method), params);
         frame.definition = self.definition.cloned();
-        let permit = match self.chain.mcp_request(&mut live.flow, frame).await {
-            Ok(permit) => permit,
+        let JudgedCall { permit, open } = match JudgedCall::admit(self.flow(&method), frame).await {
+            Ok(judged) => judged,
             Err(denial) => {
-                live.denied(&denial);
                 // The server may have given up.
                 let _ = reply.send(Err(rpc_error(&denial)));
                 return None;
@@ -155,7 +157,7 @@ impl Relay<'_> {
         };
         let (sender, answer) = oneshot::channel();
         let event = Event::Request {
-            method: Arc::clone(&method),
+            method,
             params: permit.params().map(|text| text.to_owned().into()),
             reply: sender,
         };
@@ -163,16 +165,16 @@ impl Relay<'_> {
             let _ = reply.send(Err(unanswered()));
             return None;
         }
-        let question = Question {
+        let requester = Requester {
             core: Arc::clone(self.core),
-            // A copy, since the question must not keep a disconnected client's session alive.
+            // A copy, since the request must not keep a disconnected client's session alive.
             caller: Arc::new(self.caller.without_session()),
             server: Arc::clone(self.server),
             events: self.client.clone(),
-            definition: self.definition.cloned(),
+            is_in_call: self.definition.is_some(),
         };
         Some(Box::pin(async move {
-            answer_server(live, method, question, answer, reply).await;
+            answer_server(open, requester, answer, reply).await;
             drop(progress_guard);
         }))
     }
@@ -191,30 +193,34 @@ impl Relay<'_> {
         receiver.begin(params, &lease.progress_receivers)
     }
 
+    /// The sender, as the chain judges it: the server, also during the call of a tool.
+    fn judged(&self) -> McpTarget {
+        McpTarget::Server(Arc::clone(self.server))
+    }
+
     fn flow(&self, method: &Arc<str>) -> LiveFlow {
         self.core
             .flow(self.chain, self.caller, method, Some(self.server), None)
     }
 }
 
-/// The server that asks a question, and the client that the question was sent to.
-struct Question {
+/// The server that sent an input request, and the client that the request was relayed to.
+struct Requester {
     core: Arc<Core>,
     caller: Arc<Caller>,
     server: Arc<str>,
     /// Charges the answer.
     events: Events,
-    /// The definition of the tool whose call caused the question.
-    definition: Option<Arc<Definition>>,
+    /// Whether the call of a tool caused the request.
+    is_in_call: bool,
 }
 
 /// Waits for the client's answer, judges it, and sends it to the server, unless the server gives up
 /// first. The answer is charged meanwhile: its HTTP request has ended. If memory is exhausted, the
 /// server gets an error.
 async fn answer_server(
-    mut live: LiveFlow,
-    method: Arc<str>,
-    question: Question,
+    mut open: OpenCall,
+    requester: Requester,
     answer: oneshot::Receiver<Outcome>,
     mut reply: oneshot::Sender<Outcome>,
 ) {
@@ -223,19 +229,14 @@ async fn answer_server(
         // Returning drops `answer`, which cancels the request at the client's side.
         () = reply.closed() => return,
     };
-    let held = question.events.hold(answer);
+    let held = requester.events.hold(answer);
     let (answer, _memory) =
         held.unwrap_or_else(|denial| (Err(rpc_error(&denial)), MessageReservation::default()));
-    let chain = Arc::clone(&live.chain);
-    let mut frame = Frame::response(Direction::ToClient, method, answer);
-    frame.definition = question.definition;
-    if frame.definition.is_none() {
-        let (core, caller) = (&question.core, &question.caller);
-        frame.tools = core.server_tools(caller, &question.server).await;
+    if !requester.is_in_call {
+        let (core, caller) = (&requester.core, &requester.caller);
+        open.tools = core.server_tools(caller, &requester.server).await;
     }
-    let judged = chain.mcp_response(&mut live.flow, &mut frame).await;
-    let judged = judged.and_then(|()| into_outcome(frame));
-    record_end(&mut live, &judged);
+    let judged = open.conclude(Ok(answer)).await;
     // The server may have given up meanwhile.
     let _ = reply.send(judged.unwrap_or_else(|denial| Err(rpc_error(&denial))));
 }

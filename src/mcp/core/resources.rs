@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{Container, Denial, RpcError, run_on};
+use addons::json::Members;
 use addons::mcp::ServerSettings;
-use addons::raw_json::Members;
 use serde_json::value::RawValue;
 
 use super::super::error::{INVALID_PARAMS, SERVER_ERROR};
@@ -75,7 +75,7 @@ impl Core {
             let why = "the container has too many sessions with the server for clients of other \
                        capabilities: no session could send this client the changes; try again later";
             let refused = async { Err(protocol_error(SERVER_ERROR, why)) };
-            return self.respond_for(Some(&target), request, refused).await;
+            return self.respond_for(&target, request, refused).await;
         }
         let preferences = lease.preferences(caller);
         let too_many = || {
@@ -84,7 +84,7 @@ impl Core {
             invalid_params(why)
         };
         if !preferences.may_subscribe(&uri, &lease.uri_room) {
-            return self.respond(request, async { Err(too_many()) }).await;
+            return self.refuse_judged(request, too_many()).await;
         }
         match target.pooled.session.version().era() {
             Era::Legacy => {
@@ -96,7 +96,7 @@ impl Core {
             // `subscriptions/listen` request.
             Era::Modern => {
                 let accepted = async { object(caller.version, &[], false) };
-                self.respond_for(Some(&target), request, accepted).await?;
+                self.respond_for(&target, request, accepted).await?;
             }
         }
         // Concurrent requests may have reached the limit meanwhile.

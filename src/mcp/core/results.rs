@@ -1,7 +1,7 @@
 //! Translates responses to the client's era.
 
 use addons::contract::{Denial, Frame, FrameBody, RpcError};
-use addons::raw_json::Members;
+use addons::json::Members;
 use serde_json::value::RawValue;
 
 use super::super::error::{INVALID_PARAMS, SERVER_ERROR};
@@ -78,7 +78,7 @@ fn older_error(method: &str, error: RpcError) -> RpcError {
 
 /// A result of the gateway itself, with the members that the client's era requires.
 pub(super) fn object(client: Version, members: &[(&str, &str)], is_cacheable: bool) -> Outcome {
-    let mut object = addons::raw_json::ObjectText::default();
+    let mut object = addons::json::ObjectText::default();
     for (key, value) in members {
         object.member(key, value);
     }

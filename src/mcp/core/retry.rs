@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use addons::contract::{Direction, Frame, RpcError};
+use addons::contract::{Direction, Frame, McpTarget, RpcError};
 use serde_json::value::RawValue;
 
 use super::params::{Change, TASK, edit, quote};
 use super::{
-    ClientRequest, Core, invalid_params, members, method_not_found, record_end, rpc_error,
+    ClientRequest, Core, FoundTool, invalid_params, members, method_not_found, record_end,
+    rpc_error,
 };
 
 impl Core {
@@ -20,7 +21,10 @@ impl Core {
     ) -> Result<Option<Box<RawValue>>, RpcError> {
         let (settings, name, definition) = match &*request.method {
             "tools/call" => {
-                let (settings, definition) = self.called_tool(request).await?;
+                let FoundTool {
+                    settings,
+                    definition,
+                } = self.called_tool(request).await?;
                 (settings, Arc::clone(&definition.name), Some(definition))
             }
             "prompts/get" => {
@@ -43,7 +47,9 @@ impl Core {
         let params = RawValue::from_string(params);
         let params = params.map_err(|_| invalid_params("params is not an object"))?;
         let (caller, method) = (&request.caller, &request.method);
-        let mut frame = Frame::request(Direction::ToServer, Arc::clone(method), Some(params));
+        let (direction, params) = (Direction::ToServer, Some(params));
+        let target = McpTarget::of(&settings.name, definition.as_deref());
+        let mut frame = Frame::request(direction, target, Arc::clone(method), params);
         frame.definition = definition;
         if frame.definition.is_none() {
             frame.tools = self.server_tools(caller, &settings.name).await;

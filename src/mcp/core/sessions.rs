@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{Container, Denial};
-use addons::raw_json::Members;
+use addons::json::Members;
 use serde_json::json;
 use serde_json::value::to_raw_value;
 use tokio::time::{sleep, timeout};
@@ -277,6 +277,7 @@ impl Core {
             caller: Arc::clone(caller),
             method: method.into(),
             params: to_raw_value(&json!({ key: value })).ok(),
+            tool: None,
             trace: None,
             events: Events::none(),
         };

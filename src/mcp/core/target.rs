@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use addons::contract::Definition;
+use addons::contract::{Definition, McpTarget};
 use addons::mcp::ServerSettings;
 
 use super::{Mount, Pooled};
@@ -29,5 +29,10 @@ impl Target {
             name: None,
             definition: None,
         }
+    }
+
+    /// The target of the request's messages, as the chain judges them.
+    pub fn judged(&self) -> McpTarget {
+        McpTarget::of(&self.settings.name, self.definition.as_deref())
     }
 }

@@ -22,6 +22,14 @@ use super::{Caller, ClientRequest, Core, List, MountError, Outcome, invalid_para
 /// name is cut.
 const MAX_RECORDED_NAME: usize = 256;
 
+/// A tool that the caller sees, and its server.
+#[derive(Clone)]
+pub struct FoundTool {
+    pub(super) settings: Arc<ServerSettings>,
+    /// The tool's definition.
+    pub definition: Arc<Definition>,
+}
+
 impl Core {
     /// The tools that the caller sees. With `wait`, waits for servers whose tools are not cached.
     pub(super) async fn tools(self: &Arc<Self>, caller: &Arc<Caller>, wait: bool) -> Arc<ToolView> {
@@ -49,14 +57,16 @@ impl Core {
     pub(super) async fn called_tool(
         self: &Arc<Self>,
         request: &ClientRequest,
-    ) -> Result<(Arc<ServerSettings>, Arc<Definition>), RpcError> {
+    ) -> Result<FoundTool, RpcError> {
         let caller = &request.caller;
         let begun = Instant::now();
         let exposed = name(request, "the name of the tool is missing")?;
-        let found = match self.find_tool(caller, &exposed, false).await {
-            Some((settings, tool)) if self.has_tools_of(caller, &settings) => {
-                Some((settings, tool))
-            }
+        let known = match &request.tool {
+            Some(tool) => Some(tool.clone()),
+            None => self.find_tool(caller, &exposed, false).await,
+        };
+        let found = match known {
+            Some(tool) if self.has_tools_of(caller, &tool.settings) => Some(tool),
             // The tool is unknown, or this session has no current list of its server's tools. A
             // changed definition must be compared with the accepted definition before the call.
             _ => self.find_tool(caller, &exposed, true).await,
@@ -65,11 +75,14 @@ impl Core {
     }
 
     pub(super) async fn call_tool(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
-        let (settings, definition) = self.called_tool(request).await?;
+        let FoundTool {
+            settings,
+            definition,
+        } = self.called_tool(request).await?;
         let name = Some(&definition.name);
         let mut target = self.target(request, &settings, name).await?;
-        target.definition = Some(Arc::clone(&definition));
         let original = quote(&definition.name);
+        target.definition = Some(definition);
         self.ensure_level(&request.caller, &target).await;
         let changes = [("name", Some(&*original)), (TASK, None)];
         self.forward_and_learn(request, &target, &changes).await?
@@ -104,23 +117,21 @@ impl Core {
         caller: &Arc<Caller>,
         name: &str,
         wait: bool,
-    ) -> Option<(Arc<ServerSettings>, Arc<Definition>)> {
+    ) -> Option<FoundTool> {
         let view = self.tools(caller, wait).await;
         let tool = view.exposed.find(name)?;
-        Some((Arc::clone(&tool.server), Arc::clone(&tool.definition)))
+        Some(FoundTool {
+            settings: Arc::clone(&tool.server),
+            definition: Arc::clone(&tool.definition),
+        })
     }
 
-    /// The definition of a tool, by its exposed name; `None` if the caller does not see the tool.
-    pub async fn tool(
-        self: &Arc<Self>,
-        caller: &Arc<Caller>,
-        name: &str,
-    ) -> Option<Arc<Definition>> {
-        let found = match self.find_tool(caller, name, false).await {
+    /// The tool with an exposed name; `None` if the caller does not see the tool.
+    pub async fn tool(self: &Arc<Self>, caller: &Arc<Caller>, name: &str) -> Option<FoundTool> {
+        match self.find_tool(caller, name, false).await {
             Some(found) => Some(found),
             None => self.find_tool(caller, name, true).await,
-        };
-        found.map(|(_, definition)| definition)
+        }
     }
 
     /// The server of the prompt that a request names, and the prompt's name at that server. Refuses

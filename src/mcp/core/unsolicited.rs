@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use addons::contract::{BoxFuture, Container, Direction, Frame};
-use addons::raw_json::Members;
+use addons::contract::{BoxFuture, Container, Direction, Frame, McpTarget};
+use addons::json::Members;
 use serde_json::value::RawValue;
 
 use super::attached::Attached;
@@ -80,17 +80,17 @@ impl Core {
                 params,
                 reply,
             } => {
-                let can_ask = |one: &&Arc<Attached>| {
+                let can_answer_it = |one: &&Arc<Attached>| {
                     one.takes_unrelated() && can_answer(&one.caller, &method)
                 };
-                let newest = clients.iter().rev().find(can_ask);
+                let newest = clients.iter().rev().find(can_answer_it);
                 let request = Event::Request {
                     method,
                     params,
                     reply,
                 };
                 match newest {
-                    Some(newest) => self.ask_client(newest, origin, request).await,
+                    Some(newest) => self.request_input(newest, origin, request).await,
                     None => refuse(request),
                 }
             }
@@ -127,6 +127,7 @@ impl Core {
             let mut live = self.flow(&chain, &client.caller, method, Some(server), None);
             let frame = Frame::notification(
                 Direction::ToClient,
+                McpTarget::Server(Arc::clone(server)),
                 Arc::clone(method),
                 params.map(ToOwned::to_owned),
             );
@@ -142,7 +143,12 @@ impl Core {
     }
 
     /// Relays a request of a server to a client; a new task waits for the answer.
-    async fn ask_client(self: &Arc<Self>, client: &Arc<Attached>, origin: &Origin, request: Event) {
+    async fn request_input(
+        self: &Arc<Self>,
+        client: &Arc<Attached>,
+        origin: &Origin,
+        request: Event,
+    ) {
         let chain = (self.rules)().chain;
         let relay = Relay {
             core: self,
@@ -155,10 +161,10 @@ impl Core {
             session: Some(&origin.session),
         };
         let ended = client.caller.container.ended().clone();
-        if let Some(question) = relay.pass_on(request, client.open_request_count()).await {
+        if let Some(input_request) = relay.pass_on(request, client.open_request_count()).await {
             let counted = Arc::clone(&client.open_requests);
             self.runtime.spawn(async move {
-                ended.run_until_cancelled_owned(question).await;
+                ended.run_until_cancelled_owned(input_request).await;
                 drop(counted);
             });
         }
@@ -217,7 +223,8 @@ impl Core {
         };
         let chain = (self.rules)().chain;
         let mut live = self.flow(&chain, caller, method, Some(server), None);
-        let mut frame = Frame::notification(Direction::ToServer, Arc::clone(method), made.params);
+        let (direction, target) = (Direction::ToServer, McpTarget::Server(Arc::clone(server)));
+        let mut frame = Frame::notification(direction, target, Arc::clone(method), made.params);
         frame.tools = self.server_tools(caller, server).await;
         let sent = async {
             let permit = chain.mcp_request(&mut live.flow, frame).await?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use addons::contract::RpcError;
-use addons::raw_json::{Members, ObjectText};
+use addons::json::{Members, ObjectText};
 use serde_json::value::RawValue;
 
 use super::super::error::{INVALID_PARAMS, SERVER_ERROR, protocol_error};

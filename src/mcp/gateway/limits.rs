@@ -16,7 +16,7 @@ pub const MAX_CALLS: usize = 256;
 pub const MAX_KEPT_STREAMS: usize = 16;
 /// Limit on the server-to-client requests (sampling, elicitation, roots) of one legacy session that
 /// its client has not answered.
-pub const MAX_QUESTIONS: usize = 64;
+pub const MAX_OPEN_INPUT_REQUESTS: usize = 64;
 /// Limit on the suspended calls of one lease. A call is suspended after an `input_required` result,
 /// until the client sends its input in another request.
 pub const MAX_SUSPENDED: usize = 64;

@@ -32,7 +32,7 @@ use super::fields::{PROTOCOL_VERSION, SESSION_ID};
 use super::message::{Message, MessageError};
 use super::version::{Era, Version};
 use crate::http::{OriginRequest, Reply, Session};
-use addons::strict_json::StrictJsonError;
+use addons::json::strict::StrictJsonError;
 
 pub use limits::GatewayMetrics;
 

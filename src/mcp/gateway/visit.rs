@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use addons::contract::{
-    Code, Container, Denial, Direction, Frame, LiveFlow, McpSubject, Principal, RpcError, names,
+    Code, Container, Denial, Direction, Frame, LiveFlow, McpSubject, McpTarget, Principal,
+    RpcError, names,
 };
 use addons::identity::claimed_id;
 use http::HeaderMap;
@@ -12,7 +13,7 @@ use time::OffsetDateTime;
 use tokio::sync::mpsc;
 
 use super::super::caller::{Caller, LogLevel, TraceContext};
-use super::super::core::ClientRequest;
+use super::super::core::{ClientRequest, FoundTool};
 use super::super::error::rpc_error;
 use super::super::event::{Event, Events};
 use super::super::version::Version;
@@ -85,16 +86,20 @@ impl<'a> Visit<'a> {
 
     /// Begins a client's request. Its message stays charged to the container until the call has an
     /// outcome or is dropped, even if the HTTP request ends before: with status 202, when the call is
-    /// suspended, or when the client closes the stream.
+    /// suspended, or when the client closes the stream. `tool` as in [`ClientRequest`].
     pub fn call(
         &self,
         caller: Arc<Caller>,
         method: Arc<str>,
         params: Option<Box<RawValue>>,
+        tool: Option<FoundTool>,
     ) -> Call {
         let (sender, events) = self.events();
         let sender = sender.of_message(self.request.reservation());
-        let request = self.client_request(caller, method, params, sender.clone());
+        let request = ClientRequest {
+            tool,
+            ..self.client_request(caller, method, params, sender.clone())
+        };
         let core = Arc::clone(&self.gateway.core);
         Call::new(core.request(request), sender, events)
     }
@@ -116,6 +121,7 @@ impl<'a> Visit<'a> {
             caller,
             method,
             params,
+            tool: None,
             trace: self.trace(),
             events,
         }
@@ -143,7 +149,7 @@ impl<'a> Visit<'a> {
         params: Option<Box<RawValue>>,
     ) -> Result<LiveFlow, RpcError> {
         let mut live = self.flow(method);
-        let frame = Frame::request(Direction::ToServer, method, params);
+        let frame = Frame::request(Direction::ToServer, McpTarget::Gateway, method, params);
         match live.chain.mcp_request(&mut live.flow, frame).await {
             Ok(_permit) => {
                 live.answered(200);
@@ -199,7 +205,8 @@ async fn identify(request: &OriginRequest) -> Result<(), Denial> {
     start.principal = session.principal.clone();
     // A dry run records nothing: the denial is recorded with the HTTP request.
     let mut flow = start.begin_dry();
-    let frame = Frame::request(Direction::ToServer, method, None);
+    // The message is not read yet. A ping needs nothing but a known container.
+    let frame = Frame::request(Direction::ToServer, McpTarget::Gateway, "ping", None);
     snapshot.chain().mcp_request(&mut flow, frame).await?;
     session.is_bound(&flow)
 }

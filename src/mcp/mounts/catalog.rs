@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use addons::contract::{
     BoxFuture, Client, Container, Definition, Denial, Direction, Frame, FrameBody, HeldMemory,
-    LiveFlow, McpSubject, Principal,
+    LiveFlow, McpSubject, McpTarget, Principal,
 };
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
@@ -364,7 +364,11 @@ impl Inner {
         params: Option<Box<RawValue>>,
     ) -> Result<Outcome, MountError> {
         let chain = Arc::clone(&live.chain);
-        let frame = Frame::request(Direction::ToServer, method, params);
+        let (direction, target) = (
+            Direction::ToServer,
+            McpTarget::Server(Arc::clone(&self.server)),
+        );
+        let frame = Frame::request(direction, target.clone(), method, params);
         let permit = chain.mcp_request(&mut live.flow, frame).await;
         let permit = permit.map_err(MountError::Denied)?;
         let answer = timeout(
@@ -373,7 +377,7 @@ impl Inner {
             self.session.request(permit, Events::none()),
         );
         let outcome = answer.await.unwrap_or(Err(MountError::TimedOut))?;
-        let mut frame = Frame::response(Direction::ToServer, method, outcome);
+        let mut frame = Frame::response(direction, target, method, outcome);
         let judged = chain.mcp_response(&mut live.flow, &mut frame).await;
         judged.map_err(MountError::Denied)?;
         match frame.body {

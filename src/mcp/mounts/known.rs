@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use addons::contract::{Definition, HeldMemory};
-use addons::raw_json::Members;
+use addons::json::Members;
 use serde_json::value::RawValue;
 
 use super::Described;

@@ -193,7 +193,7 @@ pub enum MountError {
     #[error("{0}")]
     CannotStart(String),
     /// The server, its session or the lease ended before the request was answered.
-    #[error("the server ended{}", .exit.map(|code| format!(" with exit code {code}")).unwrap_or_default())]
+    #[error("the server ended{}", .exit.map(describe_exit).unwrap_or_default())]
     Died {
         /// The exit code of the server, if it is a process that exited.
         exit: Option<i32>,
@@ -217,6 +217,16 @@ pub enum MountError {
     /// The chain or a limit of the proxy denied a request, or an HTTP request to the server failed.
     #[error("{0}")]
     Denied(Denial),
+}
+
+/// Text for an exit code. A shell or a version manager's script exits with 127 if it does not find
+/// the program that it should start.
+fn describe_exit(code: i32) -> String {
+    let hint = match code {
+        127 => ", as a script does that does not find a program; its stderr is in the proxy's log",
+        _ => "",
+    };
+    format!(" with exit code {code}{hint}")
 }
 
 impl MountError {

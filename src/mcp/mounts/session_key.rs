@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use addons::json::{Members, ObjectText};
 use addons::mcp::{HttpTransport, ServerKind};
-use addons::raw_json::{Members, ObjectText};
 use serde_json::value::RawValue;
 
 use super::{Caller, Version};

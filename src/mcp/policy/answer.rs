@@ -22,6 +22,8 @@ pub struct Answer {
     pub effect: Effect,
     /// The policy's reason, if it gives one; a fixed sentence if the decision is undefined.
     pub reason: Option<String>,
+    /// The replacement of [`Effect::Redact`].
+    pub modified: Option<Box<RawValue>>,
 }
 
 /// Reads the value of the generated rule that collects an answer. The value is a list of lists:
@@ -50,6 +52,7 @@ fn of_members([decision, reason, modified]: [Value; 3]) -> Result<Answer, Evalua
             return Ok(Answer {
                 effect: Effect::DenyContinue,
                 reason: Some(UNDEFINED.to_owned()),
+                modified: None,
             });
         }
         Value::String(word) => word,
@@ -60,20 +63,21 @@ fn of_members([decision, reason, modified]: [Value; 3]) -> Result<Answer, Evalua
         Value::String(text) => Some(shortened(&text)),
         _ => return Err(wrong("`reason` is not a string")),
     };
-    let effect = match &*decision {
-        "allow" => Effect::Allow,
-        "deny_continue" => Effect::DenyContinue,
-        "deny_abort" => Effect::DenyAbort,
-        "ask" => Effect::Ask,
-        "redact" => Effect::Redact(replacement(modified)?),
-        word => {
-            let word = shortened(word);
-            return Err(EvaluationError::Answer(format!(
-                "{word:?} is not a decision; the decisions are allow, deny_continue, deny_abort, ask and redact"
-            )));
-        }
+    let effect = Effect::named(&decision).ok_or_else(|| {
+        let word = shortened(&decision);
+        EvaluationError::Answer(format!(
+            "{word:?} is not a decision; the decisions are allow, deny_continue, deny_abort, ask and redact"
+        ))
+    })?;
+    let modified = match effect {
+        Effect::Redact => Some(replacement(modified)?),
+        _ => None,
     };
-    Ok(Answer { effect, reason })
+    Ok(Answer {
+        effect,
+        reason,
+        modified,
+    })
 }
 
 /// Converts `modified` to the JSON that replaces the message's arguments, params, result or error.

@@ -21,6 +21,8 @@ pub struct Bundle {
     pub data: Value,
     /// The manifest; the default if the bundle has none.
     pub manifest: Manifest,
+    /// SHA-256 of the files' paths and contents.
+    pub digest: [u8; 32],
 }
 
 /// The contents of `.manifest`. Other keys, such as those for Wasm modules, are ignored.
@@ -56,6 +58,7 @@ impl Bundle {
             policies: Vec::new(),
             data: Value::Object(Map::new()),
             manifest: Manifest::default(),
+            digest: files.digest(),
         };
         for (path, content) in files.content {
             let refuse = |message: String| LoadError::File(path.clone(), message);
@@ -173,7 +176,7 @@ fn manifest(text: &str) -> Result<Manifest, String> {
 
 /// Parses JSON. Refuses repeated keys, since parsers differ in which of the values counts.
 fn json(text: &str) -> Result<Value, String> {
-    addons::strict_json::parse(text.as_bytes()).map_err(|error| error.to_string())
+    addons::json::strict::parse(text.as_bytes()).map_err(|error| error.to_string())
 }
 
 /// Merges `from` into `into`. Fails with the path of a value that both define.

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 use addons::contract::FileVersion;
+use aws_lc_rs::digest::{Context, SHA256};
 use flate2::read::MultiGzDecoder;
 use tar::{Archive, EntryType};
 
@@ -72,6 +73,12 @@ impl Files {
             return Err(LoadError::NoBundle(path.display().to_string()));
         }
         Ok(files)
+    }
+
+    /// SHA-256 of the files' paths and contents. Equal for a directory and an archive of it.
+    pub fn digest(&self) -> [u8; 32] {
+        let files = self.content.iter();
+        digest(files.flat_map(|(path, content)| [path.as_bytes(), content]))
     }
 
     fn add_archive(&mut self, compressed: impl Read) -> Result<(), LoadError> {
@@ -202,6 +209,19 @@ fn is_read(path: &str) -> bool {
         "data.json" | "data.yaml" | "data.yml" => true,
         name => name.ends_with(".rego") && !name.ends_with("_test.rego"),
     }
+}
+
+/// SHA-256 of the parts, each with its length, so that the same bytes split elsewhere have another
+/// digest.
+pub fn digest<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> [u8; 32] {
+    let mut context = Context::new(&SHA256);
+    for part in parts {
+        context.update(&part.len().to_be_bytes());
+        context.update(part);
+    }
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(context.finish().as_ref());
+    bytes
 }
 
 /// The path of an archive's entry from the bundle's root; `/a`, `./a` and `a` are the same file.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use addons::contract::Effect;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
 /// Upper bounds of the histogram's buckets, in seconds: from the duration of a small policy to the
@@ -17,17 +18,8 @@ pub const TIMED_OUT: &str = "timed_out";
 /// Value of the label `decision` for a message for which the bundle is not loaded.
 pub const UNAVAILABLE: &str = "unavailable";
 
-/// All values of the label `decision`.
-const DECISIONS: [&str; 8] = [
-    "allow",
-    "deny_continue",
-    "deny_abort",
-    "ask",
-    "redact",
-    FAILED,
-    TIMED_OUT,
-    UNAVAILABLE,
-];
+/// The values of the label `decision` for an evaluation without a decision.
+const FAILURES: [&str; 3] = [FAILED, TIMED_OUT, UNAVAILABLE];
 
 /// The metrics of policies. Created once; a reload keeps them.
 pub struct PolicyMetrics {
@@ -57,7 +49,8 @@ impl PolicyMetrics {
 
     /// Creates the time series of a bundle; new ones start at 0.
     pub fn create_configured(&self, bundle: &str) {
-        for decision in DECISIONS {
+        let decisions = Effect::ALL.map(Effect::as_str);
+        for decision in decisions.into_iter().chain(FAILURES) {
             self.decisions.with_label_values(&[decision, bundle]);
         }
         self.durations.with_label_values(&[bundle]);

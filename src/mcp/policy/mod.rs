@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use addons::contract::{
-    BoxFuture, Decision, Decisions, Evaluator, EvaluatorError, PolicyInput, PolicyQuestion,
+    BoxFuture, Decision, Decisions, Evaluation, Evaluator, EvaluatorError, PolicyInput,
 };
 use addons::mcp::{Bundle as BundleSettings, OnUnavailable};
 use regorus::Value;
@@ -42,6 +42,7 @@ pub use loading::{Bundles, Unloaded};
 pub use metrics::PolicyMetrics;
 pub use threads::PolicyThreads;
 
+use super::warnings::{Subject, warn};
 use error::EvaluationError;
 use metrics::{FAILED, TIMED_OUT, UNAVAILABLE};
 use program::{MAX_INPUT_BYTES, Program, left};
@@ -102,24 +103,24 @@ impl RegoEvaluator {
     async fn decide(
         &self,
         method: &str,
-        question: PolicyQuestion,
+        evaluation: Evaluation,
     ) -> Result<Decisions, EvaluatorError> {
         // A message is evaluated again after each redaction. The check runs only in the first
         // evaluation, so that a missing bundle is counted once for each message.
-        if question.decided == 0 {
+        if evaluation.decided == 0 {
             self.check_unavailable(method)?;
         }
         let query = Query {
             bundles: Arc::clone(&self.bundles),
             metrics: Arc::clone(&self.metrics),
             method: method.into(),
-            ends: question.ends,
+            ends: evaluation.ends,
         };
-        let (bytes, decided) = (question.input.bytes(), question.decided);
-        let container = question.container.clone();
+        let (bytes, decided) = (evaluation.input.bytes(), evaluation.decided);
+        let container = evaluation.container.clone();
         query.check_size(bytes, decided)?;
-        let work = move || query.evaluate(&question.input, decided);
-        let limit = left(question.ends);
+        let work = move || query.evaluate(&evaluation.input, decided);
+        let limit = left(evaluation.ends);
         self.threads.run(&container, limit, bytes, work).await?
     }
 }
@@ -132,9 +133,9 @@ impl Evaluator for RegoEvaluator {
     fn evaluate<'a>(
         &'a self,
         method: &'a str,
-        question: PolicyQuestion,
+        evaluation: Evaluation,
     ) -> BoxFuture<'a, Result<Decisions, EvaluatorError>> {
-        Box::pin(self.decide(method, question))
+        Box::pin(self.decide(method, evaluation))
     }
 }
 
@@ -169,7 +170,7 @@ impl Query {
         let mut all = Vec::new();
         for (bundle, program) in programs.by_ref() {
             let decision = self.evaluate_one(bundle, program, &input)?;
-            let redacts = decision.modified().is_some();
+            let redacts = decision.modified.is_some();
             all.push(decision);
             if redacts {
                 break;
@@ -220,22 +221,30 @@ impl Query {
                 answer.effect.as_str(),
                 Ok(Decision {
                     bundle: Arc::clone(bundle),
+                    revision: program.revision(),
                     effect: answer.effect,
                     reason: answer.reason.map(String::into_boxed_str),
+                    modified: answer.modified,
                 }),
             ),
             Err(EvaluationError::TimedOut) => {
-                tracing::warn!(%bundle, "a policy did not answer in time");
+                warn(bundle, Subject::PolicyTimeout, |left_out| {
+                    tracing::warn!(%bundle, left_out, "a policy did not answer in time");
+                });
                 (TIMED_OUT, Err(EvaluatorError::TimedOut))
             }
             // The error may contain lines of the policy, which the agent must not see.
             Err(EvaluationError::Failed(error)) => {
-                tracing::warn!(%bundle, %error, "a policy failed");
+                warn(bundle, Subject::PolicyFailure, |left_out| {
+                    tracing::warn!(%bundle, left_out, %error, "a policy failed");
+                });
                 let message = format!("the policy {bundle:?} failed");
                 (FAILED, Err(EvaluatorError::Failed(message)))
             }
             Err(EvaluationError::Answer(error)) => {
-                tracing::warn!(%bundle, %error, "a policy returned an invalid answer");
+                warn(bundle, Subject::PolicyFailure, |left_out| {
+                    tracing::warn!(%bundle, left_out, %error, "a policy returned an invalid answer");
+                });
                 let message = format!("the policy {bundle:?}: {error}");
                 (FAILED, Err(EvaluatorError::Failed(message)))
             }

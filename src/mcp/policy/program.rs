@@ -8,6 +8,7 @@ use super::answer::{self, Answer, MEMBERS};
 use super::builtins;
 use super::bundle::Bundle;
 use super::error::{EvaluationError, LoadError};
+use super::files::digest;
 use super::interpreter::{ANSWER, Interpreters, NOW};
 use super::recursion;
 use super::syntax::Syntax;
@@ -33,6 +34,7 @@ const PACKAGE: [&str; 2] = ["unified_proxy", "entrypoint"];
 pub struct Program {
     interpreters: Interpreters,
     max_input: usize,
+    revision: [u8; 32],
 }
 
 impl Program {
@@ -46,6 +48,7 @@ impl Program {
         };
         Self {
             max_input,
+            revision: digest([bundle.digest.as_slice(), entrypoint.as_bytes()]),
             interpreters: Interpreters::of(loaded.engine),
         }
         .warmed_up()
@@ -54,6 +57,11 @@ impl Program {
     /// Limit on the size of an input, in bytes.
     pub fn max_input(&self) -> usize {
         self.max_input
+    }
+
+    /// SHA-256 of the bundle's files and entrypoint.
+    pub fn revision(&self) -> [u8; 32] {
+        self.revision
     }
 
     /// Evaluates the bundle for one input, on this thread. Fails with

@@ -9,34 +9,31 @@
 //! Changes use a rollback journal, not a WAL. Even readers of a WAL write to disk (its index), so a
 //! full disk would prevent reads too.
 
-mod error;
 pub mod offline;
 mod row;
 mod schema;
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use addons::contract::{ContainerId, LeaseId, Registration, Standing};
-use rusqlite::{Connection, OpenFlags, Params, params};
+use rusqlite::{Connection, Params, params};
 use time::OffsetDateTime;
 
 use super::{LeaseStore, StoreError};
-use row::to_millis;
-use schema::{VERSION, expect_current, migrate, verify, version};
+use crate::sqlite::{
+    create_if_missing, expect_current, failed, migrate, open, open_to_write, to_millis, verify,
+    version,
+};
+use schema::{MIGRATIONS, VERSION};
 
-pub use error::SqliteError;
+pub use crate::sqlite::SqliteError;
 
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "registry.db";
-
-/// How long an operation waits for the lock of another process, such as `registry restore`, before
-/// it fails.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The metadata by which changes of other processes are detected.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,6 +83,15 @@ impl SqliteStore {
     }
 }
 
+impl From<SqliteError> for StoreError {
+    fn from(error: SqliteError) -> Self {
+        match error.is_busy() {
+            true => Self::Busy(error.into()),
+            false => Self::Failed(error.into()),
+        }
+    }
+}
+
 impl fmt::Display for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.path.display().fmt(f)
@@ -101,7 +107,7 @@ impl LeaseStore for SqliteStore {
             version(&conn)?
         };
         if version < VERSION {
-            migrate(&open_to_write(&self.path)?)?;
+            migrate(&open_to_write(&self.path)?, &MIGRATIONS)?;
         }
         Ok(())
     }
@@ -170,47 +176,13 @@ impl LeaseStore for SqliteStore {
     }
 }
 
-fn create_if_missing(path: &Path) -> Result<(), SqliteError> {
-    let created = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path);
-    match created {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(failed(path)(error)),
-        _ => Ok(()),
-    }
-}
-
 /// Opens the file for reading. Fails unless the file is a registry of the current schema version.
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, SqliteError> {
     let conn = open(path)?;
-    expect_current(&conn)?;
+    expect_current(&conn, VERSION)?;
     // The version is in the file's header. This query also reads pages of the table, so it fails if
     // they cannot be read.
     conn.query_row("SELECT max(lease) FROM containers", [], |_| Ok(()))?;
-    Ok(conn)
-}
-
-/// Opens the file for writing; fails if it is missing. After a commit, both the change and the
-/// deletion of its journal are on disk.
-pub(super) fn open_to_write(path: &Path) -> Result<Connection, SqliteError> {
-    let conn = open(path)?;
-    conn.execute_batch("PRAGMA journal_mode = DELETE; PRAGMA synchronous = EXTRA;")?;
-    Ok(conn)
-}
-
-/// Opens the file; fails if it is missing. Readers too need write access: a process that was killed
-/// during a change leaves a hot journal, and the next connection rolls it back.
-pub(super) fn open(path: &Path) -> Result<Connection, SqliteError> {
-    if !path.exists() {
-        return Err(SqliteError::Missing(path.to_owned()));
-    }
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(path, flags)?;
-    conn.busy_timeout(BUSY_TIMEOUT)?;
-    // 256 KiB. The view keeps all leases in memory, so a larger cache of pages is useless.
-    conn.pragma_update(None, "cache_size", -256)?;
     Ok(conn)
 }
 
@@ -224,15 +196,6 @@ fn stamp(path: &Path) -> Result<Stamp, SqliteError> {
         size: data.size(),
         changed: (data.ctime(), data.ctime_nsec()),
     })
-}
-
-/// Adds the path to an error of the file system.
-pub(super) fn failed(path: &Path) -> impl Fn(io::Error) -> SqliteError + use<> {
-    let path = path.to_owned();
-    move |source| SqliteError::Io {
-        path: path.clone(),
-        source,
-    }
 }
 
 /// The path with a suffix appended to the file name.

@@ -14,8 +14,9 @@ use tempfile::TempPath;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use super::schema::{expect_current, migrate, verify};
-use super::{SqliteError, beside, failed, open, open_to_read, open_to_write, row};
+use super::schema::{MIGRATIONS, VERSION};
+use super::{SqliteError, beside, open_to_read, row};
+use crate::sqlite::{expect_current, failed, migrate, open, open_to_write, verify};
 
 /// Limit on the attempts to copy the file while another process writes to it.
 const COPY_ATTEMPTS: u32 = 100;
@@ -114,14 +115,14 @@ struct Contents {
 /// Reads a backup of the current schema version or an older one. Migrates only a copy in memory.
 fn read_backup(backup: &Path) -> Result<Contents, SqliteError> {
     let file = open(backup)?;
-    match expect_current(&file) {
+    match expect_current(&file, VERSION) {
         Ok(()) | Err(SqliteError::Outdated { .. }) => {}
         Err(error) => return Err(error),
     }
     let mut memory = Connection::open_in_memory()?;
     copy(&file, &mut memory)?;
     verify(&memory, "integrity_check")?;
-    migrate(&memory)?;
+    migrate(&memory, &MIGRATIONS)?;
     let mut leases = Vec::new();
     row::load(&memory, |lease| leases.push(lease))?;
     let standings = row::kept_standings(&memory)?;
@@ -158,7 +159,7 @@ fn replace_leases(conn: &mut Connection, restored: Contents) -> Result<usize, Sq
 /// Creates a missing registry atomically, with these leases.
 fn create_with(path: &Path, restored: Contents) -> Result<usize, SqliteError> {
     let (mut conn, file) = temporary(path)?;
-    migrate(&conn)?;
+    migrate(&conn, &MIGRATIONS)?;
     let registrations = replace_leases(&mut conn, restored)?;
     conn.close().map_err(|(_, error)| error)?;
     // The directory's owner runs the server. This process may be root, whose files the server

@@ -4,10 +4,10 @@ use addons::contract::{
     AuthMode, ContainerId, HostPattern, LeaseId, Level, Registration, Repo, Source, Standing,
 };
 use rusqlite::{Connection, Row, params};
-use time::OffsetDateTime;
 
 use super::SqliteError;
 use crate::registry::RepoEntry;
+use crate::sqlite::{from_millis, to_millis};
 
 /// Passes every row to `take` and returns the number of rows. A row that cannot be decoded is an
 /// error, like any other damage.
@@ -31,7 +31,7 @@ pub(super) fn load(
 
 fn decode(row: &Row<'_>) -> Result<Registration, SqliteError> {
     let lease: String = row.get(0)?;
-    let bad = || SqliteError::Row(lease.clone());
+    let bad = || SqliteError::Row(format!("of lease {lease}"));
     let text = |index| row.get::<usize, String>(index);
     let optional = |index| row.get::<usize, Option<String>>(index);
 
@@ -68,7 +68,7 @@ pub(super) fn kept_standings(
     while let Some(row) = rows.next()? {
         let id: String = row.get(2)?;
         let known = ContainerId::parse(&id).zip(decode_standing(row)?);
-        kept.push(known.ok_or(SqliteError::Row(id))?);
+        kept.push(known.ok_or_else(|| SqliteError::Row(format!("of container {id}")))?);
     }
     Ok(kept)
 }
@@ -83,7 +83,8 @@ pub(super) fn standing(conn: &Connection, id: &ContainerId) -> Result<Standing, 
     let mut standing = Standing::default();
     while let Some(row) = rows.next()? {
         let stored = decode_standing(row)?;
-        standing = standing.and(stored.ok_or_else(|| SqliteError::Row(id.to_string()))?);
+        standing =
+            standing.and(stored.ok_or_else(|| SqliteError::Row(format!("of container {id}")))?);
     }
     Ok(standing)
 }
@@ -153,13 +154,4 @@ pub(super) fn insert(conn: &Connection, lease: &mut Registration) -> Result<(), 
     conn.prepare_cached("DELETE FROM standings WHERE id = ?1")?
         .execute([lease.id.as_str()])?;
     Ok(())
-}
-
-/// Returns the milliseconds since 1970, rounded toward zero.
-pub(super) fn to_millis(at: OffsetDateTime) -> i64 {
-    i64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or(i64::MAX)
-}
-
-fn from_millis(millis: i64) -> Option<OffsetDateTime> {
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(millis) * 1_000_000).ok()
 }

@@ -239,7 +239,8 @@ impl Fixture {
         start.principal = Some(Principal::from(Arc::clone(self.container())));
         let mut live = LiveFlow::begin(&self.chain, start);
         let params = to_raw_value(&params).unwrap();
-        let frame = Frame::request(Direction::ToServer, method, Some(params));
+        let target = McpTarget::Server("t".into());
+        let frame = Frame::request(Direction::ToServer, target, method, Some(params));
         self.chain.mcp_request(&mut live.flow, frame).await.unwrap()
     }
 }

@@ -234,7 +234,7 @@ credentials:
         config.unwrap().warnings,
         [
             "credentials.yaml: 1 credential is inactive, its secret is empty: off (EMPTY)",
-            "credentials.yaml:4: away is for other.example.com, which no entry of allowlist.yaml allows, so it is never sent there: add \"- other.example.com\" under domains, or take the host out",
+            "credentials.yaml:4: away is for other.example.com, which no entry of allowlist.yaml allows, so it is sent there only if a person grants the host: add \"- other.example.com\" under domains, or take the host out",
             "credentials.yaml:5: port is for api.example.com:8443, and the entry at allowlist.yaml:2 allows other ports only: add 8443 to its ports, or take the host out",
             "credentials.yaml:4: away is for api.example.com:443, and so is used at credentials.yaml:3: a request there gets both, or only used if both set the same header: remove one entry, or leave its variable empty",
         ]

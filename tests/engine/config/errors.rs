@@ -163,7 +163,7 @@ fn unknown_keys_are_refused_with_the_nearest_known_key_or_all_known_keys() {
             (
                 "\"a\\nb\": 1",
                 &[
-                    r#"2:1: ["a\nb"]: unknown key; known here: version, listen, data_dir, certs_dir, tls, audit, admin_mode, admin_uids, shutdown_timeout, upstream, limits, dns, logging, tracing"#,
+                    r#"2:1: ["a\nb"]: unknown key; known here: version, listen, data_dir, certs_dir, tls, audit, admin_mode, admin_uids, shutdown_timeout, upstream, limits, dns, logging, approvals, tracing"#,
                 ],
             ),
             (
@@ -314,6 +314,15 @@ fn wrong_types_and_values_in_proxy_yaml_are_refused_with_their_place() {
                 "tracing: { otlp_endpoint: \"collector.example.com:4318\" }",
                 &[
                     "2:27: tracing.otlp_endpoint: must be the http:// or https:// URL of an OTLP collector, such as http://collector.example.com:4318",
+                ],
+            ),
+            (
+                "approvals:\n  notify:\n  - { url: hooks.example.com, secret: a }\n  - { url: \"https://hooks.example.com/\" }\n  - { url: \"https://hooks.example.com/\", secret: \"\", argument: true }",
+                &[
+                    "4:12: approvals.notify[0].url: must be an http:// or https:// URL, such as https://hooks.example.com/x",
+                    "5:5: approvals.notify[1].secret: is missing",
+                    "6:50: approvals.notify[2].secret: must be the key of the signature, for example ${NOTIFY_SECRET}",
+                    "6:54: approvals.notify[2].argument: unknown key; did you mean arguments?",
                 ],
             ),
             (

@@ -113,6 +113,7 @@ limits:
 dns: { types: [TXT], queries_per_minute: 6, distinct_names_per_minute: 8 }
 logging: { level: "info,unified_proxy=debug", format: text }
 audit: { path: log.jsonl, max_bytes: "2MB", keep: 1, lines_per_minute_per_container: 9, bytes_per_minute_per_container: 64KB }
+approvals: { notify: [{ url: "https://hooks.example.com:8443/${SECRET}?a=b", secret: "${SECRET}" }] }
 "#,
     )
     .unwrap();
@@ -166,6 +167,16 @@ audit: { path: log.jsonl, max_bytes: "2MB", keep: 1, lines_per_minute_per_contai
     assert!(!config.logging.json);
     assert_eq!(config.audit.path, Path::new("log.jsonl"));
     assert_eq!((config.audit.max_bytes, config.audit.keep), (2 << 20, 1));
+    let [target] = &*config.approvals.notify else {
+        panic!("{:?}", config.approvals);
+    };
+    assert_eq!(target.url, "https://hooks.example.com:8443/s3cr3t?a=b");
+    assert_eq!(target.authority, (host("hooks.example.com"), 8443));
+    assert_eq!(
+        (target.secret.as_str(), target.arguments),
+        ("s3cr3t", false)
+    );
+    assert!(!format!("{target:?}").contains("s3cr3t"), "{target:?}");
     let budget = addons.audit;
     assert_eq!(budget.lines_per_minute_per_container.get(), 9);
     assert_eq!(budget.bytes_per_minute_per_container.get(), 64 << 10);

@@ -210,6 +210,7 @@ fn allowlist() -> Arc<Allowlist> {
         websocket: true,
         max_level: Level::Secret,
         origin,
+        grant: None,
     };
     allowlist.insert(pattern, Arc::new(entry));
     Arc::new(allowlist)

@@ -149,6 +149,8 @@ impl Fixture {
             allow_private: Vec::new(),
             guarded_hosts: HostSet::default(),
             rules: Vec::new(),
+            asks_about_hosts: false,
+            hold: Duration::ZERO,
         };
         let identity = addons::identity::Identity::new(Arc::clone(&containers) as _);
         let links = vec![
@@ -230,7 +232,8 @@ impl Fixture {
     }
 
     pub async fn permit(&self, method: &str, params: Value) -> CallPermit {
-        let frame = Frame::request(Direction::ToServer, method, Some(raw(params)));
+        let target = McpTarget::Server("kb".into());
+        let frame = Frame::request(Direction::ToServer, target, method, Some(raw(params)));
         self.permit_for(frame).await
     }
 

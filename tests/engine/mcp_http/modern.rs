@@ -67,7 +67,8 @@ async fn each_request_is_independent_and_header_fields_repeat_values_of_the_body
         "rows": {"type": "integer", "x-mcp-header": "Rows"},
     }});
     let params = json!({"name": "query", "arguments": {"region": "eu", "rows": null}});
-    let frame = Frame::request(Direction::ToServer, "tools/call", Some(raw(params)));
+    let target = McpTarget::of(&"kb".into(), Some(&tool(schema.clone())));
+    let frame = Frame::request(Direction::ToServer, target, "tools/call", Some(raw(params)));
     let permit = fixture.permit_for(frame.of_tool(tool(schema))).await;
     session
         .request(permit, Events::uncharged(1).0)

@@ -43,7 +43,15 @@ type End = fn(RegistryFixture, Arc<Container>) -> Pin<Box<dyn Future<Output = Re
 
 #[tokio::test]
 async fn an_expired_or_replaced_lease_does_not_lower_the_level_or_clear_the_latch() {
-    let ends: [(&str, End); 6] = [
+    let ends: [(&str, End); 7] = [
+        ("its sandbox ends", |fixture, _| {
+            Box::pin(async move {
+                assert!(fixture.registry.end_lease(id("c1")).await.unwrap());
+                assert!(!fixture.registry.end_lease(id("c1")).await.unwrap());
+                assert_eq!(rows(&fixture, "containers"), 0);
+                fixture
+            })
+        }),
         ("a flow finds it expired", |fixture, lease| {
             Box::pin(async move {
                 expire_on_disk(&fixture);
@@ -167,6 +175,53 @@ async fn data_that_arrives_under_an_ended_lease_raises_the_level_of_the_next_one
     records.reach(&second, secret).await.unwrap();
     let third = fixture.register("c1", A).await;
     assert_eq!(third.standing(), CONFIDENTIAL.and(secret));
+}
+
+/// The leases of `c1`, of which the last may still be live, after data arrived.
+type Leases = fn(&RegistryFixture) -> Pin<Box<dyn Future<Output = Vec<Arc<Container>>> + '_>>;
+
+#[tokio::test]
+async fn data_that_arrives_after_the_container_was_unregistered_leaves_nothing_behind() {
+    let leases: [(&str, Leases); 3] = [
+        ("live", |fixture| {
+            Box::pin(async move { vec![raised(fixture).await] })
+        }),
+        ("replaced", |fixture| {
+            Box::pin(async move {
+                let first = raised(fixture).await;
+                let second = fixture.registry.register(other(A)).await.unwrap();
+                vec![first, second.container]
+            })
+        }),
+        ("expired", |fixture| {
+            Box::pin(async move {
+                let lease = raised(fixture).await;
+                expire_on_disk(fixture);
+                within(10, || lease.has_ended()).await;
+                fixture.registry.expire(&lease);
+                vec![lease]
+            })
+        }),
+    ];
+    each_row_async(leases, async |(_, leases)| {
+        let fixture = RegistryFixture::new();
+        let records = RegistryRecords(Arc::clone(&fixture.registry));
+        let leases = leases(&fixture).await;
+        assert!(fixture.registry.unregister(id("c1")).await.unwrap());
+        for lease in &leases {
+            records.reach(lease, CONFIDENTIAL).await.unwrap();
+            assert_eq!(lease.standing(), CONFIDENTIAL);
+            fixture.registry.expire(lease);
+        }
+        assert_eq!(rows(&fixture, "standings"), 0);
+        let next = fixture.register("c1", A).await;
+        for lease in &leases {
+            records.reach(lease, CONFIDENTIAL).await.unwrap();
+        }
+        assert_eq!(next.standing(), Standing::default());
+        assert_eq!(rows(&fixture, "standings"), 0);
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -119,7 +119,7 @@ class Product:
             if status != 201:
                 sys.exit(f"cannot register a container: {text}")
         self.stop()
-        [path] = (self.work / "data").glob("*.db")
+        path = self.work / "data/registry.db"
         with contextlib.closing(sqlite3.connect(path)) as registry:
             rows = [(f"00000000-0000-7000-8000-{n:012x}", f"c{n}", f"127.1.{n // 250}.{n % 250 + 1}")
                     for n in range(self.containers - 2)]

@@ -112,3 +112,17 @@ fn loopback_is_refused_as_a_host_with_the_flag_for_it_and_ports_of_the_proxy_are
         },
     );
 }
+
+#[test]
+fn a_port_of_the_host_that_is_given_twice_is_reached() {
+    let Some(person) = Person::new() else { return };
+    let port = person.origin.http.port().to_string();
+    let script = format!("curl -sSf http://localhost:{port}/zen");
+    let twice = ["--allow-host-port", &port, "--allow-host-port", &port];
+    let ran = Ran::of(&mut person.bare(&twice, &["sh", "-c", &script]));
+    assert_eq!(
+        (ran.code, person.origin.seen().len()),
+        (Some(0), 1),
+        "{ran:?}"
+    );
+}

@@ -231,6 +231,22 @@ fn a_subscription_takes_precedence_over_a_key_for_the_same_host() {
     line("$ANTHROPIC_API_KEY is not used: the login of claude");
 }
 
+/// The shipped `credentials.yaml`, which the Debian package installs, has an entry for the host of
+/// Claude's login.
+#[test]
+fn an_inactive_entry_of_the_configuration_displaces_no_login() {
+    let Some(mut person) = person() else { return };
+    claude(&person);
+    person.setup.credential(json!({
+        "name": "anthropic",
+        "hosts": ["api.anthropic.com"],
+        "set_headers": { "x-api-key": "${ANTHROPIC_API_KEY:-}" },
+        "remove_headers": ["authorization"],
+    }));
+    ask(&person, &["--with-logins"], &["api.anthropic.com"]);
+    assert!(sent(&person, "api.anthropic.com", "authorization").contains(MARK));
+}
+
 #[test]
 fn without_the_flag_no_login_is_used() {
     let Some(mut person) = person() else { return };

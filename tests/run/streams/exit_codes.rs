@@ -179,3 +179,18 @@ fn run_exits_with_78_if_the_configuration_is_unusable() {
     let left: Vec<_> = fs::read_dir(person.work()).unwrap().flatten().collect();
     assert_eq!(left.len(), 1, "{left:?}");
 }
+
+#[test]
+fn errors_of_the_default_configuration_name_its_directory_and_the_remedy() {
+    let Some(person) = Person::new() else { return };
+    let file = person.write(
+        ".config/unified-proxy/allowlist.yaml",
+        "version: 1\ndomain: []\n",
+    );
+    let ran = Ran::of(&mut person.bare(&[], &["true"]));
+    assert_eq!(ran.code, Some(78), "{ran:?}");
+    let directory = file.parent().unwrap().display().to_string();
+    for part in ["allowlist.yaml:2:1", &directory, "--config DIR"] {
+        assert!(ran.stderr.contains(part), "{part}: {ran:?}");
+    }
+}

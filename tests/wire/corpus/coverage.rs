@@ -190,7 +190,7 @@ const ROWS: &[Row] = &[
     Row {
         codes: &[Code::ApprovalRejected],
         recorded: &[],
-        elsewhere: &[(&Ingress::ALL, "an approval cannot be rejected yet")],
+        elsewhere: &[(&Ingress::ALL, "a person must reject it: see `asking.rs`")],
     },
     Row {
         codes: &[Code::HostMismatch],

@@ -25,6 +25,11 @@ pub fn normal(text: &str, known: &[(String, &'static str)]) -> String {
         " seconds ago)",
         "<age>",
     );
+    let waits = text.split_once("Waiting for approval ");
+    let approval = waits.and_then(|(_, rest)| Some(rest.split_once(':')?.0.to_owned()));
+    if let Some(approval) = approval {
+        text = text.replace(&approval, "<approval>");
+    }
     let lines = text.lines().map(|line| match line.split_once(": ") {
         Some(("date", _)) => "date: <date>".to_owned(),
         Some(("retry-after", value)) if value != "1" => "retry-after: <seconds>".to_owned(),

@@ -24,6 +24,7 @@ pub use report::{ConfigError, ConfigErrors, FileReport, Place, Report};
 pub use requests::{METHODS, PathPattern, parse_method};
 pub use setting::{Setting, at_least_one};
 pub use tree::{Key, Scalar, Variable};
+pub use units::duration;
 
 /// The files that addons read their settings from.
 pub struct Files<'a> {

@@ -116,10 +116,14 @@ impl CredentialSettings {
     }
 
     /// Adds the active entries of `other`. Skips an entry of `other` if an active entry of `self`
-    /// has the same name, or if any entry of `self` is for one of the same hosts.
+    /// has the same name or is for one of the same hosts. An inactive entry of `self` changes no
+    /// request, so it displaces none.
     pub fn extend(&mut self, other: Self) {
         let names = |entry: &CredentialEntry| self.active.iter().any(|own| own.name == entry.name);
-        let has_host = |host: &Host| self.hosts.iter().any(|(own, _)| own == host);
+        let has_host = |host: &Host| {
+            let mut hosts = self.active.iter().flat_map(|own| &own.hosts);
+            hosts.any(|(own, _)| own == host)
+        };
         let is_new = |entry: &CredentialEntry| {
             !names(entry) && !entry.hosts.iter().any(|(host, _)| has_host(host))
         };
@@ -192,12 +196,13 @@ impl CredentialEntry {
         ))
     }
 
-    /// Warnings for hosts and ports that the allowlist denies: the credential is never sent there.
+    /// Warnings for hosts and ports that the allowlist denies: the credential is sent there only
+    /// if a person grants the host.
     fn unlisted(&self, allowlist: &Allowlist) -> impl Iterator<Item = String> {
         let (name, origin) = (&self.name, &self.origin);
         self.hosts.iter().filter_map(move |(host, port)| match allowlist.find(host) {
             None => Some(format!(
-                "{origin}: {name} is for {host}, which no entry of allowlist.yaml allows, so it is never sent there: add \"- {host}\" under domains, or take the host out"
+                "{origin}: {name} is for {host}, which no entry of allowlist.yaml allows, so it is sent there only if a person grants the host: add \"- {host}\" under domains, or take the host out"
             )),
             Some(entry) if !entry.ports.contains(port) => Some(format!(
                 "{origin}: {name} is for {host}:{port}, and the entry at {} allows other ports only: add {port} to its ports, or take the host out",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::super::settings::{MAX_EXPOSED_NAME, ServerSettings};
-use crate::raw_json::sha256_hex;
+use crate::json::sha256_hex;
 
 /// Number of hexadecimal digits at the end of a changed name. They are the first digits of the hash of
 /// the whole name.

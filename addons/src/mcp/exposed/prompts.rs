@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::super::settings::ServerSettings;
 use super::names::{Problem, Problems, exposed_prompt_name, report_collision};
 use super::rewrite::with_name;
-use crate::raw_json::Members;
+use crate::json::Members;
 
 /// The prompts of a container, by their exposed names.
 #[derive(Debug, Default)]

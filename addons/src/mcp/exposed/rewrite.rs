@@ -8,7 +8,7 @@ use super::super::overrides::declares;
 use super::super::schema::{HiddenField, without_fields};
 use super::super::settings::{HINTS, OverrideRule};
 use crate::contract::Definition;
-use crate::raw_json::{Members, Node, ObjectText, RawJsonError};
+use crate::json::{Members, Node, ObjectText, RawJsonError};
 
 /// The longest definition of a tool that has an override, in bytes. A tool with an override and a
 /// longer definition is left out.

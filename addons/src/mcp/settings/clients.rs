@@ -8,8 +8,9 @@ const FOR_READERS: [&str; 4] = ["$schema", "_comment", "//", "description"];
 /// Keys that MCP clients read beside the servers.
 const OF_FILES: [&str; 4] = ["globalShortcut", "inputs", "preferences", "sandbox"];
 /// Keys that MCP clients read in a server's entry.
-const OF_SERVERS: [&str; 34] = [
+const OF_SERVERS: [&str; 35] = [
     "alwaysAllow",
+    "alwaysLoad",
     "authProviderType",
     "autoApprove",
     "autoStart",

@@ -37,6 +37,8 @@ pub(super) fn read(at: &Setting<'_>) -> Option<CodingSettings> {
     let fields = at.fields()?;
     let wait = either(&fields, ["waitForReadyMs", "wait_for_ready_ms"]);
     let wait = wait.and_then(|at| at.number(0..=MAX_WAIT_FOR_READY));
+    // Read before a return: a key that is not read is reported as unknown.
+    let endpoint = endpoint(at, &fields);
     let auth = fields.section("auth");
     let token = auth.optional("token", token);
     let requires_token = auth.or("required", false, |at| at.boolean());
@@ -48,7 +50,7 @@ pub(super) fn read(at: &Setting<'_>) -> Option<CodingSettings> {
         return None;
     }
     Some(CodingSettings {
-        endpoint: endpoint(at, &fields)?,
+        endpoint: endpoint?,
         wait_for_ready: Duration::from_millis(wait.unwrap_or(WAIT_FOR_READY)),
         token,
         requires_token,
@@ -61,8 +63,9 @@ fn endpoint(at: &Setting<'_>, fields: &Fields<'_>) -> Option<CodingEndpoint> {
         (Some(path), None) => path.parse(socket_path).map(CodingEndpoint::Unix),
         (None, Some(tcp)) => {
             let fields = tcp.fields()?;
-            let host = fields.need("host")?.parse(host);
-            let port = fields.need("port")?.number(1..=u16::MAX);
+            let (host_at, port_at) = (fields.need("host"), fields.need("port"));
+            let host = host_at?.parse(host);
+            let port = port_at?.number(1..=u16::MAX);
             Some(CodingEndpoint::Tcp(Endpoint {
                 scheme: Scheme::Http,
                 host: host?,
@@ -248,6 +251,14 @@ mod tests {
                 );
             },
         );
+        // A key that was not read because of another one's error is not an unknown key.
+        for sidecar in [
+            "{ tcp: { host: h, port: 1 }, auth: { required: true } }",
+            "{ tcp: { port: 1 } }",
+        ] {
+            let errors = read_with(&text(sidecar), &[]).unwrap_err();
+            assert_eq!(errors.len(), 1, "{errors:?}");
+        }
         let both =
             "version: 1\nmcpServers: { c: { coding_sidecar: { socketPath: /c }, command: x } }";
         let errors = read_with(both, &[]).unwrap_err();

@@ -7,6 +7,7 @@ mod names;
 mod overrides;
 mod policies;
 mod polis;
+mod process;
 mod servers;
 mod types;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::raw_json::sha256_hex;
+use crate::json::sha256_hex;
 
 /// Names that are reserved for servers of the gateway itself. So is each name that begins with one
 /// of them and `_`.

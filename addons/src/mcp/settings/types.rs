@@ -237,8 +237,8 @@ impl fmt::Debug for Injected {
 pub struct PoliciesSettings {
     /// The bundles; all are evaluated, and the strictest decision counts.
     pub bundles: Vec<Bundle>,
-    /// Time limit for all bundles together to judge one message, or one question in a server's
-    /// response.
+    /// Time limit for all bundles together to judge one message, or one input request in a
+    /// server's response.
     pub timeout: Duration,
     /// The reaction if a bundle could not be loaded.
     pub on_unavailable: OnUnavailable,

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use testkit::each_row;
 
 use super::super::schema::{HiddenField, without_fields};
-use crate::raw_json::Node;
+use crate::json::Node;
 
 fn without(schema: &Value, fields: &[(&[&str], bool)]) -> Value {
     let fields: Vec<_> = fields

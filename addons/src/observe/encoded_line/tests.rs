@@ -42,6 +42,8 @@ const MCP: McpLine<'static> = McpLine {
     args_sha256: None,
     decision: None,
     reason: None,
+    approval: None,
+    waited_ms: None,
     suspicious: false,
 };
 
@@ -114,13 +116,15 @@ fn the_line_of_a_tool_call_ends_with_its_mcp_values() {
         args_sha256: Some("00ff"),
         decision: Some("deny_continue"),
         reason: Some("not \"today\""),
+        approval: Some("0a"),
+        waited_ms: Some(7),
         suspicious: true,
     };
     let json = json(&AuditLine {
         mcp: Some(mcp),
         ..line()
     });
-    let end = r#","duration_ms":0,"server":"kb","tool":"fetch","args_sha256":"00ff","decision":"deny_continue","reason":"not \"today\"","suspicious":true}"#;
+    let end = r#","duration_ms":0,"server":"kb","tool":"fetch","args_sha256":"00ff","decision":"deny_continue","reason":"not \"today\"","approval":"0a","waited_ms":7,"suspicious":true}"#;
     assert!(json.ends_with(end), "{json}");
 }
 
@@ -227,6 +231,18 @@ fn fold_keys_differ_if_anything_but_time_flow_and_cost_differs() {
         with(&|line| {
             line.mcp = Some(McpLine {
                 reason: Some("kb"),
+                ..MCP
+            })
+        }),
+        with(&|line| {
+            line.mcp = Some(McpLine {
+                approval: Some("kb"),
+                ..MCP
+            })
+        }),
+        with(&|line| {
+            line.mcp = Some(McpLine {
+                waited_ms: Some(7),
                 ..MCP
             })
         }),

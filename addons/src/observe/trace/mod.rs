@@ -14,7 +14,7 @@ use super::line::AuditLine;
 use crate::contract::{
     Addon, Direction, Flow, Frame, FrameBody, Order, Outcome, Request, Step, names,
 };
-use crate::raw_json::Members;
+use crate::json::Members;
 
 pub use collector::Collector;
 pub use export::Traces;
@@ -187,7 +187,7 @@ mod tests {
     use testkit::each_row;
 
     use super::*;
-    use crate::contract::{Kind, Principal, System};
+    use crate::contract::{Kind, McpTarget, Principal, System};
     use crate::fixtures::{container, flow_of, request};
 
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -251,7 +251,8 @@ mod tests {
             let params =
                 format!("{{\"n\":1.0,\"_meta\":{{\"x\":1e3,\"traceparent\":\"{parent}\"}}}}");
             let raw = RawValue::from_string(params.clone()).unwrap();
-            let mut frame = Frame::request(direction, "tools/call", Some(raw));
+            let target = McpTarget::Server("kb".into());
+            let mut frame = Frame::request(direction, target, "tools/call", Some(raw));
             let step = trace.mcp_request(&mut flow, &mut frame);
             drop(step);
             trace.finished(&flow, &outcome());

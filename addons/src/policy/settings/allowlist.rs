@@ -76,6 +76,7 @@ fn default_entry(pattern: HostPattern, origin: Origin) -> Entry {
         websocket: true,
         max_level: Level::Secret,
         origin,
+        grant: None,
     }
 }
 

@@ -128,6 +128,8 @@ impl Guard {
                 .into_iter()
                 .collect(),
             rules: Vec::new(),
+            asks_about_hosts: false,
+            hold: Duration::ZERO,
         };
         let links = vec![
             Link::Identity(Arc::new(Identity::new(OneContainer::new(container)))),

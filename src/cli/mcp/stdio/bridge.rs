@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::RpcError;
-use addons::raw_json::Members;
+use addons::json::Members;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use addons::raw_json::Members;
+use addons::json::Members;
 use http::HeaderMap;
 use parking_lot::Mutex;
 use serde::Deserialize;

@@ -296,6 +296,7 @@ impl Fixture {
             caller: Arc::clone(caller),
             method: method.into(),
             params: Some(to_raw_value(&params).unwrap()),
+            tool: None,
             trace: None,
             events,
         };

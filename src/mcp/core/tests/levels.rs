@@ -90,6 +90,7 @@ async fn a_retry_continues_with_the_answers_that_a_policy_left() {
         caller: fixture.client(Version::V2026_07_28),
         method: "prompts/get".into(),
         params: to_raw_value(&sent).ok(),
+        tool: None,
         trace: None,
         events: Events::uncharged(1).0,
     };

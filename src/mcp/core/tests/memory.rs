@@ -171,7 +171,7 @@ async fn a_list_is_charged_while_a_view_or_a_call_holds_a_part_of_it() {
     assert_eq!(reserved(), 0);
 }
 
-/// Answers each question of a server with a long result.
+/// Answers each input request of a server with a long result.
 async fn answer_long(events: &mut tokio::sync::mpsc::Receiver<Event>) {
     while let Some(event) = events.recv().await {
         if let Event::Request { reply, .. } = event {
@@ -187,12 +187,12 @@ async fn a_clients_answer_is_charged_while_it_is_judged() {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let method = "elicitation/create".into();
         let params = None;
-        let question = Event::Request {
+        let input_request = Event::Request {
             method,
             params,
             reply,
         };
-        events.send(question).await;
+        events.send(input_request).await;
         raw(json!({"got": parsed(&answer.await.unwrap())["text"].as_str().unwrap().len()}))
     });
     let fixture = Fixture::sole(&server);
@@ -214,11 +214,12 @@ async fn a_legacy_clients_answers_are_charged_while_the_call_is_repeated_with_th
     server.answers(move |seen, _| {
         let reserved = account.reserved();
         async move {
-            let question = || json!({"method": "elicitation/create", "params": {"message": "?"}});
+            let input_request =
+                || json!({"method": "elicitation/create", "params": {"message": "?"}});
             match seen.params.get("inputResponses") {
                 None => raw(json!({
                     "resultType": "input_required", "requestState": "s",
-                    "inputRequests": {"one": question(), "two": question()},
+                    "inputRequests": {"one": input_request(), "two": input_request()},
                 })),
                 Some(_) => raw(json!({"resultType": "complete", "reserved": reserved})),
             }

@@ -6,6 +6,7 @@ mod handshakes;
 mod levels;
 mod memory;
 mod properties;
+mod readiness;
 mod refusals;
 mod routing;
 mod sessions;

@@ -54,6 +54,7 @@ fn request_of(caller: Arc<Caller>, method: &str, params: Box<RawValue>) -> Clien
         caller,
         method: method.into(),
         params: Some(params),
+        tool: None,
         trace: None,
         events: Events::none(),
     }

@@ -142,7 +142,7 @@ impl ClientStream {
         params: Option<&RawValue>,
         mut reply: oneshot::Sender<Outcome>,
     ) {
-        let Some((number, answer)) = self.session.register_question() else {
+        let Some((number, answer)) = self.session.register_input_request() else {
             self.metrics.hit("questions");
             return;
         };

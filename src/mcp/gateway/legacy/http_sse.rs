@@ -74,7 +74,7 @@ pub async fn message(visit: &Visit<'_>, message: Message) -> Result<HttpResponse
         }
         (Message::Request { id, method, params }, Some(caller)) => {
             let guard = begin_call(visit, &session, &id)?;
-            let call = visit.call(caller, method, params);
+            let call = visit.call(caller, method, params, None);
             let (stream, _) = session.standalone(false, false);
             let client = ClientStream::new(visit, session, stream);
             let tasks = &visit.session().service.tasks;

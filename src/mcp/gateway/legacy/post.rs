@@ -41,7 +41,7 @@ pub async fn post(visit: &Visit<'_>, message: Message) -> Result<HttpResponse, D
         }
         Message::Request { id, method, params } => {
             let guard = begin_call(visit, &session, &id)?;
-            let call = visit.call(caller, method, params);
+            let call = visit.call(caller, method, params, None);
             Ok(run(visit, session, id, call, guard).await)
         }
         Message::Notification { method, params } => {

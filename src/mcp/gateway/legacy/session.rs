@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::super::caller::Caller;
 use super::super::super::message::{Id, Outcome};
-use super::super::limits::{Counted, MAX_CALLS, MAX_KEPT_STREAMS, MAX_QUESTIONS};
+use super::super::limits::{Counted, MAX_CALLS, MAX_KEPT_STREAMS, MAX_OPEN_INPUT_REQUESTS};
 use super::event_stream::{EventStream, KeptBytes};
 
 pub struct LegacySession {
@@ -30,8 +30,8 @@ pub struct LegacySession {
     /// Requests of the client that are under way, by their ids.
     calls: Mutex<HashMap<Id, CancellationToken>>,
     /// Requests to the client that wait for an answer, by their ids, which are numbers.
-    questions: Mutex<HashMap<u64, oneshot::Sender<Outcome>>>,
-    next_question: AtomicU64,
+    input_requests: Mutex<HashMap<u64, oneshot::Sender<Outcome>>>,
+    next_number: AtomicU64,
     streams: Mutex<Streams>,
     _counted: Counted,
 }
@@ -73,8 +73,8 @@ impl LegacySession {
             kept,
             used: Mutex::new(Instant::now()),
             calls: Mutex::default(),
-            questions: Mutex::default(),
-            next_question: AtomicU64::new(1),
+            input_requests: Mutex::default(),
+            next_number: AtomicU64::new(1),
             streams: Mutex::default(),
             _counted: counted,
         })
@@ -133,15 +133,15 @@ impl LegacySession {
         }
     }
 
-    /// Registers a request to the client; `None` at [`MAX_QUESTIONS`].
-    pub fn register_question(&self) -> Option<(u64, oneshot::Receiver<Outcome>)> {
-        let mut questions = self.questions.lock();
-        if questions.len() >= MAX_QUESTIONS {
+    /// Registers a request to the client; `None` at [`MAX_OPEN_INPUT_REQUESTS`].
+    pub fn register_input_request(&self) -> Option<(u64, oneshot::Receiver<Outcome>)> {
+        let mut input_requests = self.input_requests.lock();
+        if input_requests.len() >= MAX_OPEN_INPUT_REQUESTS {
             return None;
         }
-        let number = self.next_question.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = oneshot::channel();
-        questions.insert(number, sender);
+        input_requests.insert(number, sender);
         Some((number, receiver))
     }
 
@@ -149,13 +149,13 @@ impl LegacySession {
     /// its server stopped waiting.
     pub fn answered(&self, id: &Id, outcome: Outcome) -> bool {
         let number = id.as_json().parse::<u64>().ok();
-        let asked = number.and_then(|number| self.questions.lock().remove(&number));
+        let asked = number.and_then(|number| self.input_requests.lock().remove(&number));
         asked.is_some_and(|asked| asked.send(outcome).is_ok())
     }
 
     /// Forgets a request that the client need not answer any more; `false` if it is unknown.
     pub fn withdraw(&self, number: u64) -> bool {
-        self.questions.lock().remove(&number).is_some()
+        self.input_requests.lock().remove(&number).is_some()
     }
 
     /// The stream for messages outside requests; `true` if it is new.

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Number, Value};
 
 use super::super::super::caller::Caller;
+use super::super::super::core::FoundTool;
 use super::super::super::message::text;
 use super::super::visit::Visit;
 use super::headers::{decode, mismatch, value};
@@ -25,24 +26,28 @@ struct Tool {
 }
 
 /// Compares the headers of a call with its arguments, according to the schema of the called tool.
-/// Long arguments are read on a worker. The call of an unknown tool is denied later.
+/// Long arguments are read on a worker. Returns the tool; `None` for an unknown tool, whose call is
+/// denied later.
 pub async fn check(
     visit: &Visit<'_>,
     request: &Request,
     params: &ModernParams<'_>,
     caller: &Arc<Caller>,
-) -> Result<(), Denial> {
+) -> Result<Option<FoundTool>, Denial> {
     let Some(name) = params.name.and_then(text) else {
-        return Ok(());
+        return Ok(None);
     };
-    let tool = visit.gateway.core.tool(caller, &name).await;
-    let Some(tool) = tool.filter(|tool| tool.may_name_fields) else {
-        return Ok(());
+    let Some(tool) = visit.gateway.core.tool(caller, &name).await else {
+        return Ok(None);
     };
+    if !tool.definition.may_name_fields {
+        return Ok(Some(tool));
+    }
     let headers = visit.headers().clone();
     let arguments = params.arguments.map(RawValue::to_owned);
+    let definition = Arc::clone(&tool.definition);
     let compare = move || {
-        let Ok(tool) = serde_json::from_str::<Tool>(tool.raw.get()) else {
+        let Ok(tool) = serde_json::from_str::<Tool>(definition.raw.get()) else {
             return Ok(());
         };
         let arguments: Value = arguments
@@ -51,7 +56,8 @@ pub async fn check(
         agree(&headers, &tool.input_schema, &arguments)
     };
     let compared = request.compute(visit, compare).await?;
-    compared.map_err(|error| request.refuse(error))
+    compared.map_err(|error| request.refuse(error))?;
+    Ok(Some(tool))
 }
 
 /// Checks that each annotated property equals its header, or that both are absent. Checks nothing

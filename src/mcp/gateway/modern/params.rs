@@ -1,6 +1,6 @@
 //! Reads the members of requests' params that the gateway uses.
 
-use addons::raw_json::Members;
+use addons::json::Members;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 

@@ -82,11 +82,12 @@ impl Request {
         if let Some(state) = state.filter(|state| is_ours(state)) {
             return retry::resume(visit, self, (read, caller), &state).await;
         }
-        if &*self.method == "tools/call" {
-            param_headers::check(visit, self, read, &caller).await?;
-        }
+        let tool = match &*self.method {
+            "tools/call" => param_headers::check(visit, self, read, &caller).await?,
+            _ => None,
+        };
         let binding = self.binding(visit, &caller).await?;
-        let running = Running::begin(visit, self, read, caller, binding);
+        let running = Running::begin(visit, self, read, (caller, tool), binding);
         Ok(run(visit, running).await)
     }
 }

@@ -16,8 +16,8 @@ use super::request::{Request, json_response};
 use super::run::{Running, run};
 use super::suspended::suspend;
 
-/// Judges a retry, and resumes the call that is suspended under `state`. If questions are still
-/// unanswered, sends these again and suspends the call again, under another state.
+/// Judges a retry, and resumes the call that is suspended under `state`. If input requests are
+/// still unanswered, sends these again and suspends the call again, under another state.
 pub async fn resume(
     visit: &Visit<'_>,
     request: &Request,

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use addons::raw_json::Members;
+use addons::json::Members;
 use bytes::Bytes;
 use futures_util::stream::unfold;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use super::super::super::caller::Caller;
+use super::super::super::core::FoundTool;
 use super::super::super::error::{method_not_found, rpc_error};
 use super::super::super::event::{Event, Params};
 use super::super::super::message::{Id, Outcome, write_request, write_response};
@@ -22,7 +23,7 @@ use super::super::sse;
 use super::super::visit::Visit;
 use super::params::ModernParams;
 use super::request::{MAY_ASK, Request, json_response};
-use super::suspended::{Entry, Question, Suspended, suspend};
+use super::suspended::{Entry, InputRequest, Suspended, suspend};
 
 /// A call under way, with messages that wait to be written.
 pub struct Running {
@@ -53,11 +54,11 @@ impl Running {
         visit: &Visit<'_>,
         request: &Request,
         read: &ModernParams<'_>,
-        caller: Arc<Caller>,
+        (caller, tool): (Arc<Caller>, Option<FoundTool>),
         binding: Arc<str>,
     ) -> Self {
         let (method, params) = (Arc::clone(&request.method), request.params.clone());
-        let call = visit.call(caller, method, params);
+        let call = visit.call(caller, method, params, tool);
         Self::resume(visit, request, read, call, binding)
     }
 
@@ -98,10 +99,10 @@ impl Running {
         }
     }
 
-    /// Handles an event. If the event is a question (a request of the server), also handles all
-    /// queued events, so that the client gets all questions together.
+    /// Handles an event. If the event is an input request, also handles all queued events, so that
+    /// the client gets all input requests together.
     fn handle(&mut self, event: Event) {
-        let mut questions = Vec::new();
+        let mut input_requests = Vec::new();
         let mut next = Some(event);
         while let Some(event) = next {
             match event {
@@ -116,7 +117,7 @@ impl Running {
                     reply,
                 } => {
                     if MAY_ASK.contains(&&*self.method) {
-                        questions.push(Question {
+                        input_requests.push(InputRequest {
                             method,
                             params,
                             reply,
@@ -127,13 +128,13 @@ impl Running {
                     }
                 }
             }
-            let waits = self.call.as_mut().filter(|_| !questions.is_empty());
+            let waits = self.call.as_mut().filter(|_| !input_requests.is_empty());
             next = waits.and_then(Call::ready_event);
         }
-        if !questions.is_empty()
+        if !input_requests.is_empty()
             && let Some(call) = self.call.take()
         {
-            let outcome = self.suspend(call, questions);
+            let outcome = self.suspend(call, input_requests);
             self.ready.push_back(Output::Done(outcome));
         }
     }
@@ -151,8 +152,8 @@ impl Running {
     }
 
     /// Suspends the call until the client's retry.
-    fn suspend(&self, call: Call, questions: Vec<Question>) -> Outcome {
-        let entry = Entry::new(call, &self.binding, questions);
+    fn suspend(&self, call: Call, input_requests: Vec<InputRequest>) -> Outcome {
+        let entry = Entry::new(call, &self.binding, input_requests);
         let suspended = suspend(&self.waiting, &self.suspended_in_all, &self.metrics, entry);
         suspended.map_err(|denial| rpc_error(&denial))
     }
@@ -218,7 +219,7 @@ mod tests {
             Some(Params::from(text))
         };
         let (reply, _answer) = tokio::sync::oneshot::channel();
-        let question = Event::Request {
+        let input_request = Event::Request {
             method: "elicitation/create".into(),
             params: params(),
             reply,
@@ -227,7 +228,7 @@ mod tests {
             method: "notifications/message".into(),
             params: params(),
         };
-        events.try_send(question).unwrap();
+        events.try_send(input_request).unwrap();
         events.try_send(log).unwrap();
         let mut running = Running {
             call: Some(Call::new(std::future::pending(), events, receiver)),
@@ -250,7 +251,11 @@ mod tests {
         assert!((LONG..2 * LONG).contains(&reserved), "{reserved}");
         assert!(matches!(running.next().await, Output::Done(Ok(_))));
         drop(running);
-        assert_eq!(account.reserved(), reserved, "the question is suspended");
+        assert_eq!(
+            account.reserved(),
+            reserved,
+            "the input request is suspended"
+        );
         waiting.end();
         assert_eq!(account.reserved(), 0);
     }

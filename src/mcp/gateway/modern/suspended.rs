@@ -1,12 +1,12 @@
-//! Suspended calls: a server sent a question (a request to the client). The client answers the
-//! question in a retry, which repeats the client's request and adds the answers.
+//! Suspended calls: a server sent an input request to the client. The client answers it in a
+//! retry, which repeats the client's request and adds the answers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::Denial;
-use addons::raw_json::{Members, Node, canonical, sha256_hex};
+use addons::json::{Members, Node, canonical, sha256_hex};
 use parking_lot::Mutex;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -41,13 +41,13 @@ struct Waiting {
 
 pub struct Entry {
     pub call: Call,
-    questions: Vec<(String, Question)>,
+    input_requests: Vec<(String, InputRequest)>,
     /// The [`binding`] of the request. That of a retry must be the same.
     binding: Arc<str>,
 }
 
-/// A request of a server to the client.
-pub struct Question {
+/// An input request: a request of a server to the client.
+pub struct InputRequest {
     pub method: Arc<str>,
     pub params: Option<Params>,
     pub reply: oneshot::Sender<Outcome>,
@@ -60,35 +60,35 @@ pub fn is_ours(state: &str) -> bool {
 
 impl Entry {
     /// Creates an entry for a call with this [`binding`].
-    pub fn new(call: Call, binding: &Arc<str>, questions: Vec<Question>) -> Self {
-        let named = questions.into_iter().enumerate();
+    pub fn new(call: Call, binding: &Arc<str>, input_requests: Vec<InputRequest>) -> Self {
+        let named = input_requests.into_iter().enumerate();
         Self {
             call,
-            questions: named
-                .map(|(number, question)| (format!("request-{}", number + 1), question))
+            input_requests: named
+                .map(|(number, input_request)| (format!("request-{}", number + 1), input_request))
                 .collect(),
             binding: Arc::clone(binding),
         }
     }
 
-    /// Sends the client's answers to the server; returns `true` if no question is left open.
+    /// Sends the client's answers to the server; returns `true` if none is left open.
     pub fn answer(&mut self, mut answers: HashMap<String, Box<RawValue>>) -> bool {
-        let questions = std::mem::take(&mut self.questions);
-        for (key, question) in questions {
+        let input_requests = std::mem::take(&mut self.input_requests);
+        for (key, input_request) in input_requests {
             match answers.remove(&key) {
                 // The server may have stopped waiting.
-                Some(answer) => drop(question.reply.send(Ok(answer))),
-                None if question.reply.is_closed() => {}
-                None => self.questions.push((key, question)),
+                Some(answer) => drop(input_request.reply.send(Ok(answer))),
+                None if input_request.reply.is_closed() => {}
+                None => self.input_requests.push((key, input_request)),
             }
         }
-        self.questions.is_empty()
+        self.input_requests.is_empty()
     }
 
     fn input_required(&self, state: &str) -> Result<Box<RawValue>, Denial> {
-        let requests = self.questions.iter().map(|(key, question)| {
-            let method = Value::from(&*question.method);
-            let params = question.params.as_deref().map_or("{}", RawValue::get);
+        let requests = self.input_requests.iter().map(|(key, input_request)| {
+            let method = Value::from(&*input_request.method);
+            let params = input_request.params.as_deref().map_or("{}", RawValue::get);
             format!("\"{key}\":{{\"method\":{method},\"params\":{params}}}")
         });
         let requests = requests.collect::<Vec<_>>().join(",");
@@ -190,12 +190,12 @@ mod tests {
 
     fn entry() -> (Entry, oneshot::Receiver<Outcome>) {
         let (reply, answer) = oneshot::channel();
-        let question = Question {
+        let input_request = InputRequest {
             method: "elicitation/create".into(),
             params: None,
             reply,
         };
-        let entry = Entry::new(Call::pending(), &"binding".into(), vec![question]);
+        let entry = Entry::new(Call::pending(), &"binding".into(), vec![input_request]);
         (entry, answer)
     }
 

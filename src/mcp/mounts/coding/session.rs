@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use addons::contract::{BoxFuture, CallPermit, RpcError};
+use addons::json::Members;
 use addons::mcp::CodingSettings;
-use addons::raw_json::Members;
 use bytes::Bytes;
 use http::StatusCode;
 use serde_json::value::RawValue;

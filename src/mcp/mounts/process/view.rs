@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use addons::mcp::Confine;
@@ -153,7 +154,16 @@ impl Machine {
             Ok(below) => self.home.join(below),
             Err(_) => path.to_owned(),
         };
-        fs::canonicalize(&path).map_err(|error| format!("{}: {error}", path.display()))
+        fs::canonicalize(&path).map_err(|error| {
+            let path = path.display();
+            match error.kind() {
+                ErrorKind::NotFound => format!(
+                    "{path} does not exist: create it, or correct `read`, `write` and `work_dir` \
+                     in mcp.yaml"
+                ),
+                _ => format!("{path}: {error}"),
+            }
+        })
     }
 
     /// Refuses the home directory and its parents. Also refuses hidden paths and the machine's

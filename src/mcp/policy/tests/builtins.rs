@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use addons::contract::Effect;
 use serde_json::json;
 
 use super::*;
@@ -22,6 +21,7 @@ fn of_rules(rules: &str) -> String {
         policies: vec![("test.rego".to_owned(), format!("{head}\n{rules}\n"))],
         data: json!({}),
         manifest: Manifest::default(),
+        digest: [0; 32],
     };
     let program = match Program::compile(&bundle, "test") {
         Ok(program) => program,
@@ -29,9 +29,7 @@ fn of_rules(rules: &str) -> String {
     };
     let ends = Instant::now().checked_add(Duration::from_secs(5));
     let answer = program.evaluate(&Value::Null, ends).unwrap();
-    let Effect::Redact(modified) = answer.effect else {
-        panic!("the policy redacts");
-    };
+    let modified = answer.modified.expect("the policy redacts");
     let modified: serde_json::Value = serde_json::from_str(modified.get()).unwrap();
     match modified["values"].as_array().unwrap().first() {
         Some(value) => value.to_string(),

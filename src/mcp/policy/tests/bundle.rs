@@ -51,6 +51,43 @@ fn refusal(path: &Path) -> String {
 }
 
 #[test]
+fn the_digest_covers_every_file_that_is_read_with_its_path() {
+    let digest = |files: &[(&str, &str)]| Bundle::read(directory(files).path()).unwrap().digest;
+    let first = digest(&[("authz.rego", POLICY), ("data.json", "{}")]);
+    testkit::each_row(
+        [
+            (vec![("authz.rego", POLICY), ("data.json", "{}")], true),
+            (
+                vec![
+                    ("authz.rego", POLICY),
+                    ("data.json", "{}"),
+                    ("README.md", "no data"),
+                ],
+                true,
+            ),
+            (vec![("authz.rego", POLICY), ("data.json", "{} ")], false),
+            (vec![("authz.rego", POLICY), ("a/data.json", "{}")], false),
+            (vec![("authz.rego", POLICY)], false),
+            (
+                vec![
+                    ("authz.rego", POLICY),
+                    ("data.json", "{}"),
+                    (".manifest", "{}"),
+                ],
+                false,
+            ),
+        ],
+        |(files, is_equal)| assert_eq!(digest(&files) == first, is_equal, "{files:?}"),
+    );
+    let entries = [
+        ("data.json", EntryType::Regular, "{}".as_bytes()),
+        ("./authz.rego", EntryType::Regular, POLICY.as_bytes()),
+    ];
+    let archived = Bundle::read(archive(&entries).path()).unwrap();
+    assert_eq!(archived.digest, first, "an archive of the same files");
+}
+
+#[test]
 fn data_is_read_at_the_path_of_its_directories() {
     let directory = directory(&[
         ("authz.rego", POLICY),

@@ -18,12 +18,12 @@ struct Fixture {
     registry: Registry,
 }
 
-/// A question about a call of the tool `send` with these arguments. The deadline is in 200 ms.
-fn question(arguments: &str) -> PolicyQuestion {
+/// An evaluation of a call of the tool `send` with these arguments. The deadline is in 200 ms.
+fn evaluation(arguments: &str) -> Evaluation {
     let mut input = PolicyInput::default();
     input.text("tool", "send");
     input.json("arguments", arguments);
-    PolicyQuestion {
+    Evaluation {
         container: ContainerId::parse("agent-1").unwrap(),
         input,
         decided: 0,
@@ -64,7 +64,7 @@ impl Fixture {
     }
 
     async fn call(&self) -> Result<Vec<Decision>, EvaluatorError> {
-        let decided = self.evaluator.evaluate("tools/call", question(ARGUMENTS));
+        let decided = self.evaluator.evaluate("tools/call", evaluation(ARGUMENTS));
         decided.await.map(|decisions| decisions.all)
     }
 
@@ -101,8 +101,8 @@ async fn every_bundle_for_the_method_is_evaluated_in_order() {
         panic!("{decisions:?}")
     };
     assert_eq!((&*one.bundle, &*two.bundle), ("one", "two"));
-    assert!(matches!(one.effect, Effect::Allow));
-    assert!(matches!(two.effect, Effect::Ask));
+    assert_eq!((one.effect, two.effect), (Effect::Allow, Effect::Ask));
+    assert_ne!(one.revision, two.revision);
     assert_eq!(two.reason.as_deref(), Some("a@example.com"));
     let metrics = fixture.metrics();
     for line in [
@@ -129,11 +129,11 @@ async fn an_evaluation_stops_at_a_redaction_and_the_next_continues_after_it() {
     let fixture = Fixture::new(&bundles, OnUnavailable::Allow);
     let mut found = Vec::new();
     for decided in [0, 2, 4] {
-        let question = PolicyQuestion {
+        let evaluation = Evaluation {
             decided,
-            ..question(ARGUMENTS)
+            ..evaluation(ARGUMENTS)
         };
-        let decisions = fixture.evaluator.evaluate("tools/call", question);
+        let decisions = fixture.evaluator.evaluate("tools/call", evaluation);
         let Decisions { all, more } = decisions.await.unwrap();
         let bundles: Vec<_> = all.iter().map(|one| one.bundle.to_string()).collect();
         found.push((bundles.concat(), more));
@@ -173,7 +173,7 @@ async fn a_bundle_that_is_not_loaded_denies_unless_on_unavailable_is_allow() {
     let fixture = Fixture::new(&bundles, OnUnavailable::Allow);
     let decisions = fixture.call().await.unwrap();
     assert_eq!(decisions.len(), 1);
-    assert!(matches!(decisions[0].effect, Effect::DenyContinue));
+    assert_eq!(decisions[0].effect, Effect::DenyContinue);
     let line = "proxy_mcp_policy_decisions_total{bundle=\"bad\",decision=\"unavailable\"} 1";
     assert!(fixture.metrics().contains(line));
 }
@@ -217,8 +217,45 @@ async fn an_endless_policy_times_out_and_others_are_still_evaluated() {
     }
     let other = fixture
         .evaluator
-        .evaluate("elicitation/create", question(ARGUMENTS));
+        .evaluate("elicitation/create", evaluation(ARGUMENTS));
     assert_eq!(other.await.unwrap().all.len(), 1);
+}
+
+/// Counts the warnings while a function runs.
+fn warnings(run: impl FnOnce()) -> usize {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let writer = Arc::new(log.reopen().unwrap());
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(writer);
+    tracing::subscriber::with_default(subscriber.finish(), run);
+    let lines = fs::read_to_string(log.path()).unwrap();
+    lines.matches(" WARN ").count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_warnings_about_a_policy_are_bounded_and_time_outs_displace_no_failure() {
+    let invalid = "decision := input.tool";
+    let conflict =
+        "decision := \"allow\" if input.arguments.to\ndecision := \"ask\" if input.arguments.to";
+    for (id, rules) in [("invalid", invalid), ("conflict", conflict)] {
+        let fixture = Fixture::new(&[(id, rules, "tools/call")], OnUnavailable::Deny);
+        assert!(fixture.unloaded.is_empty(), "{:?}", fixture.unloaded);
+        let mut query = Query {
+            bundles: Arc::clone(&fixture.evaluator.bundles),
+            metrics: Arc::clone(&fixture.evaluator.metrics),
+            method: "tools/call".into(),
+            ends: Some(Instant::now()),
+        };
+        for ends in [query.ends, None] {
+            query.ends = ends;
+            let input = evaluation(ARGUMENTS).input;
+            let flood = || (0..1000).for_each(|_| assert!(query.evaluate(&input, 0).is_err()));
+            // The last one says that further warnings are left out.
+            assert_eq!(warnings(flood), 21, "{id}, {ends:?}");
+            assert_eq!(warnings(flood), 0, "{id}, {ends:?}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -240,7 +277,7 @@ async fn inputs_that_are_too_large_too_deep_or_not_json_are_errors() {
     ] {
         let result = fixture
             .evaluator
-            .evaluate("tools/call", question(&input))
+            .evaluate("tools/call", evaluation(&input))
             .await;
         let error = result.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");

@@ -1,6 +1,5 @@
 //! Compiled bundles: the decisions of their policies, and the policies that are refused.
 
-use addons::contract::Effect;
 use serde_json::json;
 
 use super::*;
@@ -15,6 +14,7 @@ fn bundle(rules: &str) -> Bundle {
         )],
         data: json!({"limits": {"most": 3}}),
         manifest: Manifest::default(),
+        digest: [0; 32],
     }
 }
 
@@ -39,10 +39,14 @@ fn decided(program: &Program, input: &serde_json::Value) -> String {
         &parsed(input),
         Instant::now().checked_add(Duration::from_secs(5)),
     ) {
-        Ok(Answer { effect, reason }) => {
-            let effect = match effect {
-                Effect::Redact(modified) => format!("redact {modified}"),
-                other => format!("{other:?}"),
+        Ok(Answer {
+            effect,
+            reason,
+            modified,
+        }) => {
+            let effect = match modified {
+                Some(modified) => format!("redact {modified}"),
+                None => format!("{effect:?}"),
             };
             format!("{effect}: {}", reason.unwrap_or_default())
         }
@@ -55,6 +59,22 @@ fn excerpt(document: &str, from: &str, to: &str) -> String {
     let (_, rest) = document.split_once(from).unwrap();
     let (text, _) = rest.split_once(to).unwrap();
     text.replace("package mcp.authz", "")
+}
+
+#[test]
+fn a_revision_stands_for_the_files_and_the_entrypoint() {
+    let rules = "decision := \"allow\"\nother := {\"decision\": \"allow\"}";
+    let revision = |digest, entrypoint| {
+        let bundle = Bundle {
+            digest,
+            ..bundle(rules)
+        };
+        Program::compile(&bundle, entrypoint).unwrap().revision()
+    };
+    let first = revision([0; 32], "mcp/authz");
+    assert_eq!(revision([0; 32], "mcp/authz"), first);
+    assert_ne!(revision([1; 32], "mcp/authz"), first);
+    assert_ne!(revision([0; 32], "mcp/authz/other"), first);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use testkit::{each_row, each_row_async};
 
 use super::*;
 use crate::fixtures::{processor_time, run};
-use crate::raw_json::Node;
+use crate::json::Node;
 
 fn rule(hide: &[&str], defaults: &[(&str, Value)]) -> OverrideRule {
     OverrideRule {
@@ -276,7 +276,8 @@ fn ambiguous_or_invalid_params_are_refused_but_missing_arguments_pass() {
         let judged = run(gate.request(&mut gate.flow(), &mut call(text)));
         assert_eq!(code(&judged), Some(Code::MalformedRequest), "{text:.80}");
     });
-    let mut empty = Frame::request(Direction::ToServer, "tools/call", None).of_tool(tool(FETCH));
+    let mut empty =
+        Frame::request(Direction::ToServer, to_fetch(), "tools/call", None).of_tool(tool(FETCH));
     let judged = run(gate.request(&mut gate.flow(), &mut empty));
     assert_eq!(code(&judged), Some(Code::MalformedRequest));
     each_row(

@@ -39,7 +39,12 @@ fn classified(
 }
 
 fn to_server(method: &str, params: &Value) -> Frame {
-    Frame::request(Direction::ToServer, method, Some(raw(params.to_string())))
+    Frame::request(
+        Direction::ToServer,
+        kb(),
+        method,
+        Some(raw(params.to_string())),
+    )
 }
 
 /// Messages that ask for or announce the resource at a URI.
@@ -54,6 +59,7 @@ fn of_resource(uri: &str) -> Vec<Frame> {
         to_server("completion/complete", &json!({ "ref": reference })),
         Frame::notification(
             Direction::ToClient,
+            kb(),
             "notifications/resources/updated",
             Some(raw(params.to_string())),
         ),
@@ -174,9 +180,16 @@ fn data_that_no_pattern_names_has_the_servers_classification_or_the_highest_of_i
 fn a_servers_message_that_belongs_to_no_tool_has_the_servers_own_classification() {
     let log = || {
         let method = "notifications/message";
-        Frame::notification(Direction::ToClient, method, Some(raw("{}")))
+        Frame::notification(Direction::ToClient, kb(), method, Some(raw("{}")))
     };
-    let ask = || Frame::request(Direction::ToClient, "elicitation/create", Some(raw("{}")));
+    let ask = || {
+        Frame::request(
+            Direction::ToClient,
+            kb(),
+            "elicitation/create",
+            Some(raw("{}")),
+        )
+    };
     for (settings, expected) in [
         (classified(Some(SECRET), &[], &[], None), SECRET),
         (
@@ -244,7 +257,7 @@ fn the_response_raises_the_level_again_if_it_was_reset_meanwhile() {
     let mut read = to_server("resources/read", &json!({ "uri": "kb://a/1" }));
     run(gate.request(&mut flow, &mut read)).unwrap();
     gate.web.reset_standing();
-    let mut response = Frame::response(Direction::ToServer, "resources/read", ok(json!({})));
+    let mut response = Frame::response(Direction::ToServer, kb(), "resources/read", ok(json!({})));
     run(gate.addon.judge_response(&mut flow, &mut response)).unwrap();
     assert_eq!(gate.web.level(), CONFIDENTIAL);
 }

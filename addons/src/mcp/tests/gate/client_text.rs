@@ -8,7 +8,12 @@ const CLOSED: &str = r#"{"name":"closed","annotations":{"openWorldHint":false}}"
 const LEVELS: [Level; 3] = [Level::Public, Level::Confidential, Level::Secret];
 
 fn request(method: &str, params: Value) -> Frame {
-    Frame::request(Direction::ToServer, method, Some(raw(params.to_string())))
+    Frame::request(
+        Direction::ToServer,
+        kb(),
+        method,
+        Some(raw(params.to_string())),
+    )
 }
 
 fn listen(uris: Value) -> Frame {
@@ -17,12 +22,12 @@ fn listen(uris: Value) -> Frame {
 }
 
 fn notification(method: &str) -> Frame {
-    Frame::notification(Direction::ToServer, method, Some(raw("{}")))
+    Frame::notification(Direction::ToServer, kb(), method, Some(raw("{}")))
 }
 
-/// A client's answer to a question of a server.
+/// A client's answer to an input request of a server.
 fn answer(method: &str) -> Frame {
-    Frame::response(Direction::ToClient, method, Ok(raw("{}")))
+    Frame::response(Direction::ToClient, kb(), method, Ok(raw("{}")))
 }
 
 /// Messages that carry text of the client.

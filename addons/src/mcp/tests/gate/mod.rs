@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::contract::{
-    BoxFuture, Code, Container, Decision, Decisions, Denial, Direction, Effect, EvaluatorError,
-    FlowStart, FrameBody, Kind, Level, McpSubject, OwnedFlow, PolicyQuestion, RpcOutcome, Standing,
-    Subject, Unavailable,
+    BoxFuture, Code, Container, Decision, Decisions, Denial, Direction, Effect, Evaluation,
+    EvaluatorError, FlowStart, FrameBody, Kind, Level, McpSubject, McpTarget, OwnedFlow,
+    RpcOutcome, Standing, Subject, Unavailable,
 };
 use crate::fixtures::{client, container, ports::TestTasks};
 
@@ -26,7 +26,7 @@ type Answer = dyn Fn(&Value) -> Result<Vec<Decision>, EvaluatorError> + Send + S
 pub(super) struct Policies {
     methods: Vec<&'static str>,
     answer: Box<Answer>,
-    asked: Mutex<Vec<Value>>,
+    inputs: Mutex<Vec<Value>>,
 }
 
 impl Evaluator for Policies {
@@ -37,19 +37,19 @@ impl Evaluator for Policies {
     fn evaluate<'a>(
         &'a self,
         _: &'a str,
-        question: PolicyQuestion,
+        evaluation: Evaluation,
     ) -> BoxFuture<'a, Result<Decisions, EvaluatorError>> {
         Box::pin(async move {
             // Pending at its first poll, like an evaluation on another thread.
             tokio::task::yield_now().await;
-            let members = question.input.members();
+            let members = evaluation.input.members();
             let members =
                 members.map(|(name, json)| (name.to_owned(), serde_json::from_str(json).unwrap()));
             let input = Value::Object(members.collect());
             let answer = (self.answer)(&input);
-            self.asked.lock().push(input);
-            let mut all = answer?.split_off(question.decided);
-            let redacts = all.iter().position(|one| one.modified().is_some());
+            self.inputs.lock().push(input);
+            let mut all = answer?.split_off(evaluation.decided);
+            let redacts = all.iter().position(|one| one.modified.is_some());
             let left = redacts.map_or_else(Vec::new, |at| all.split_off(at + 1));
             let more = !left.is_empty();
             Ok(Decisions { all, more })
@@ -139,7 +139,7 @@ pub(super) fn with_policy(
     let policies = Arc::new(Policies {
         methods: methods.to_vec(),
         answer: Box::new(answer),
-        asked: Mutex::default(),
+        inputs: Mutex::default(),
     });
     let records = Arc::new(Records::default());
     let ports = McpPorts {
@@ -159,8 +159,17 @@ pub(super) fn with_policy(
 pub(super) fn decision(bundle: &str, effect: Effect) -> Decision {
     Decision {
         bundle: bundle.into(),
+        revision: [0; 32],
         effect,
         reason: Some(format!("{bundle} says so").into()),
+        modified: None,
+    }
+}
+
+pub(super) fn redact(bundle: &str, modified: impl Into<String>) -> Decision {
+    Decision {
+        modified: Some(raw(modified)),
+        ..decision(bundle, Effect::Redact)
     }
 }
 
@@ -178,9 +187,23 @@ pub(super) fn start(container: &Arc<Container>, method: &str, name: Option<&str>
     start
 }
 
+pub(super) fn kb() -> McpTarget {
+    McpTarget::Server("kb".into())
+}
+
+pub(super) fn to_fetch() -> McpTarget {
+    McpTarget::of(&"kb".into(), Some(&tool(FETCH)))
+}
+
 /// A call of `fetch` with these params.
 pub(super) fn call(params: impl Into<String>) -> Frame {
-    Frame::request(Direction::ToServer, "tools/call", Some(raw(params))).of_tool(tool(FETCH))
+    Frame::request(
+        Direction::ToServer,
+        to_fetch(),
+        "tools/call",
+        Some(raw(params)),
+    )
+    .of_tool(tool(FETCH))
 }
 
 /// A call of `fetch` with these arguments.
@@ -212,9 +235,9 @@ impl Gate {
     /// Calls `fetch` and judges the server's response.
     pub(super) async fn answer(&self, outcome: RpcOutcome) -> (OwnedFlow, Result<Frame, Denial>) {
         let mut flow = self.flow();
-        let mut asked = fetch(&json!({ "q": 1 }));
-        let mut frame = Frame::response(Direction::ToServer, "tools/call", outcome);
-        let judged = match self.request(&mut flow, &mut asked).await {
+        let mut call = fetch(&json!({ "q": 1 }));
+        let mut frame = Frame::response(Direction::ToServer, to_fetch(), "tools/call", outcome);
+        let judged = match self.request(&mut flow, &mut call).await {
             Ok(()) => self.addon.judge_response(&mut flow, &mut frame).await,
             Err(denial) => Err(denial),
         };
@@ -222,8 +245,8 @@ impl Gate {
     }
 
     /// The inputs that the policies have received so far.
-    pub(super) fn asked(&self) -> Vec<Value> {
-        self.policies.asked.lock().clone()
+    pub(super) fn evaluated(&self) -> Vec<Value> {
+        self.policies.inputs.lock().clone()
     }
 
     pub(super) fn written(&self) -> Vec<String> {

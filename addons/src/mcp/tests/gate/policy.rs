@@ -12,30 +12,27 @@ fn deciding(decisions: Vec<Decision>) -> Gate {
     with_policy(settings(), CALLS, move |_| Ok(decisions.clone()))
 }
 
-fn redact(bundle: &str, modified: &str) -> Decision {
-    decision(bundle, Effect::Redact(raw(modified)))
-}
-
 #[test]
 fn the_strictest_decision_counts_in_any_order() {
-    let all = [
-        (Effect::Allow, None),
-        (Effect::Redact(raw("{}")), None),
-        (Effect::Ask, Some(Code::PolicyDeniedContinue)),
-        (Effect::DenyContinue, Some(Code::PolicyDeniedContinue)),
-        (Effect::DenyAbort, Some(Code::PolicyDenied)),
+    let codes = [
+        None,
+        None,
+        Some(Code::PolicyDeniedContinue),
+        Some(Code::PolicyDeniedContinue),
+        Some(Code::PolicyDenied),
     ];
-    let words = ["allow", "redact", "ask", "deny_continue", "deny_abort"];
+    let decision = |bundle, at: usize| match Effect::ALL[at] {
+        Effect::Redact => redact(bundle, "{}"),
+        effect => decision(bundle, effect),
+    };
     let pairs = (0..5).flat_map(|one| (0..5).map(move |other| (one, other)));
     each_row(pairs.collect::<Vec<_>>(), |(one, other)| {
-        let decisions = [("one", one), ("other", other)];
-        let decisions = decisions.map(|(bundle, at)| decision(bundle, all[at].0.clone()));
-        let gate = deciding(decisions.to_vec());
+        let gate = deciding(vec![decision("one", one), decision("other", other)]);
         let strictest = one.max(other);
         let mut flow = gate.flow();
         let judged = run(gate.request(&mut flow, &mut fetch(&json!({ "q": 1 }))));
-        assert_eq!(code(&judged), all[strictest].1, "{one} {other}");
-        assert_eq!(flow.mcp_record().decision, Some(words[strictest]));
+        assert_eq!(code(&judged), codes[strictest], "{one} {other}");
+        assert_eq!(flow.mcp_record().decision, Some(Effect::ALL[strictest]));
         let bundle = if one >= other { "one" } else { "other" };
         let reason = format!("{bundle} says so");
         assert_eq!(flow.mcp_record().reason.as_deref(), Some(&*reason));
@@ -57,7 +54,7 @@ async fn a_latch_is_on_disk_before_the_call_is_denied() {
     assert!(gate.web.is_aborted());
     // The latch belongs to the container, so it also denies a call in another flow.
     gate.fetch(json!({})).await.unwrap_err();
-    assert_eq!(gate.asked().len(), 1, "a latched call is not evaluated");
+    assert_eq!(gate.evaluated().len(), 1, "a latched call is not evaluated");
 }
 
 #[tokio::test]
@@ -164,13 +161,13 @@ async fn a_person_decides_if_the_policies_decide_ask() {
 #[tokio::test]
 async fn redactions_apply_in_the_order_of_the_bundles() {
     let hide = |field: &'static str| {
-        move |input: &Value, at: &str| {
+        move |bundle: &str, input: &Value, at: &str| {
             let mut redacted = input[at].clone();
             redacted[field] = json!("***");
-            Effect::Redact(raw(redacted.to_string()))
+            redact(bundle, redacted.to_string())
         }
     };
-    let (first, last) = (hide("a"), hide("b"));
+    let (first, second) = (hide("a"), hide("b"));
     each_row_async(
         [
             ("tools/call", Direction::ToServer, "arguments"),
@@ -181,16 +178,16 @@ async fn redactions_apply_in_the_order_of_the_bundles() {
             let answer = move |input: &Value| {
                 Ok(vec![
                     decision("one", Effect::Allow),
-                    decision("two", first(input, at)),
+                    first("two", input, at),
                     decision("three", Effect::Allow),
-                    decision("four", last(input, at)),
+                    second("four", input, at),
                 ])
             };
             let gate = with_policy(settings(), &[method], answer);
             let sent = json!({ "a": 1, "b": 2, "c": 3 });
             let mut frame = match method {
                 "tools/call" => fetch(&sent),
-                _ => Frame::request(direction, method, Some(raw(sent.to_string()))),
+                _ => Frame::request(direction, kb(), method, Some(raw(sent.to_string()))),
             };
             let mut flow = start(&gate.web, method, Some("fetch")).begin();
             gate.request(&mut flow, &mut frame).await.unwrap();
@@ -200,10 +197,10 @@ async fn redactions_apply_in_the_order_of_the_bundles() {
                 _ => redacted,
             };
             assert_eq!(params(&frame), expected, "{method}");
-            let [_, asked] = &gate.asked()[..] else {
-                panic!("{:?}", gate.asked())
+            let [_, last] = &gate.evaluated()[..] else {
+                panic!("{:?}", gate.evaluated())
             };
-            assert_eq!(asked[at], json!({ "a": "***", "b": 2, "c": 3 }));
+            assert_eq!(last[at], json!({ "a": "***", "b": 2, "c": 3 }));
         },
     )
     .await;
@@ -236,6 +233,12 @@ async fn redacted_arguments_are_sent_byte_for_byte_if_they_are_an_unambiguous_ob
             "{modified}"
         );
     }
+    for other in [Effect::Allow, Effect::DenyAbort] {
+        let empty = decision("b", Effect::Redact);
+        let gate = deciding(vec![decision("a", other), empty]);
+        let judged = gate.fetch(json!({})).await;
+        assert_eq!(code(&judged), Some(Code::PolicyEvaluatorError), "{other:?}");
+    }
 }
 
 #[tokio::test]
@@ -267,39 +270,38 @@ async fn the_input_has_original_names_and_the_params_to_be_sent() {
             "openWorldHint": false,
         },
     });
-    assert_eq!(gate.asked(), [expected]);
+    assert_eq!(gate.evaluated(), [expected]);
 }
 
 #[tokio::test]
 async fn requests_of_servers_are_evaluated_if_a_bundle_covers_their_method() {
     let gate = with_policy(settings(), &["elicitation/create"], |input| {
-        let effect = match input["params"]["message"] == "password?" {
-            true => Effect::DenyContinue,
-            false => Effect::Redact(raw(r#"{"message":"shorter"}"#)),
-        };
-        Ok(vec![decision("elicitation", effect)])
+        Ok(vec![match input["params"]["message"] == "password?" {
+            true => decision("elicitation", Effect::DenyContinue),
+            false => redact("elicitation", r#"{"message":"shorter"}"#),
+        }])
     });
-    let ask = async |method: &str, params: Value| {
+    let send = async |method: &str, params: Value| {
         let mut flow = start(&gate.web, method, None).begin();
         let params = Some(raw(params.to_string()));
-        let mut frame = Frame::request(Direction::ToClient, method, params);
+        let mut frame = Frame::request(Direction::ToClient, kb(), method, params);
         let judged = gate.request(&mut flow, &mut frame).await;
         judged.map(|()| super::params(&frame))
     };
-    let denial = ask("elicitation/create", json!({ "message": "password?" }))
+    let denial = send("elicitation/create", json!({ "message": "password?" }))
         .await
         .unwrap_err();
     assert_eq!(denial.code(), Code::PolicyDeniedContinue);
     assert_eq!(denial.detail("server"), Some("kb"));
     assert_eq!(denial.detail("tool"), None);
-    let passed = ask("elicitation/create", json!({ "message": "name?" })).await;
+    let passed = send("elicitation/create", json!({ "message": "name?" })).await;
     assert_eq!(passed.unwrap(), json!({ "message": "shorter" }));
-    ask("sampling/createMessage", json!({})).await.unwrap();
-    let asked = gate.asked();
-    assert_eq!(asked.len(), 2);
-    assert_eq!(asked[0]["direction"], "to_client");
+    send("sampling/createMessage", json!({})).await.unwrap();
+    let evaluated = gate.evaluated();
+    assert_eq!(evaluated.len(), 2);
+    assert_eq!(evaluated[0]["direction"], "to_client");
     assert_eq!(
-        (&asked[0]["name"], &asked[0]["tool"]),
+        (&evaluated[0]["name"], &evaluated[0]["tool"]),
         (&json!("kb"), &Value::Null)
     );
 }

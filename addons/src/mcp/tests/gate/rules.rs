@@ -110,7 +110,8 @@ fn a_servers_own_closed_world_hint_counts_only_if_its_process_has_no_way_out() {
             let mut call = fetch(&json!({})).of_tool(closed());
             let judged = run(gate.request(&mut gate.flow(), &mut call));
             assert_eq!(code(&judged), expected);
-            let mut read = Frame::request(Direction::ToServer, "resources/read", Some(raw("{}")));
+            let mut read =
+                Frame::request(Direction::ToServer, kb(), "resources/read", Some(raw("{}")));
             read.tools = Some([closed()].into());
             let mut flow = start(&gate.web, "resources/read", None).begin();
             let judged = run(gate.request(&mut flow, &mut read));
@@ -187,7 +188,7 @@ async fn a_latch_that_is_set_during_the_evaluation_denies_a_resources_read() {
     });
     gate.web = web;
     let mut flow = start(&gate.web, "resources/read", None).begin();
-    let mut read = Frame::request(Direction::ToServer, "resources/read", Some(raw("{}")));
+    let mut read = Frame::request(Direction::ToServer, kb(), "resources/read", Some(raw("{}")));
     let judged = gate.request(&mut flow, &mut read).await;
     assert_eq!(code(&judged), Some(Code::PolicyDenied));
 }
@@ -226,11 +227,11 @@ async fn a_latched_container_can_call_no_tool_until_it_is_reset() {
     assert_eq!(details["type"], "policy_denied");
     assert_eq!(details["decision"], "deny_abort");
     let record = flow.mcp_record();
-    assert_eq!(record.decision, Some("deny_abort"));
+    assert_eq!(record.decision, Some(Effect::DenyAbort));
     assert!(record.args_sha256.is_some() && record.reason.is_some());
     // The latch belongs to the container, so it also denies a call in another flow.
     assert_eq!(code(&gate.fetch(json!({})).await), Some(Code::PolicyDenied));
-    let mut list = Frame::request(Direction::ToServer, "tools/list", None);
+    let mut list = Frame::request(Direction::ToServer, kb(), "tools/list", None);
     let mut listing = start(&gate.web, "tools/list", None).begin();
     gate.request(&mut listing, &mut list).await.unwrap();
     gate.web.reset_standing();
@@ -242,7 +243,7 @@ async fn a_latched_container_can_send_no_request_that_may_carry_text_but_can_lis
     let gate = gate(settings());
     gate.web.abort();
     let denied = Some(Code::PolicyDenied);
-    let request = |method| Frame::request(Direction::ToServer, method, Some(raw("{}")));
+    let request = |method| Frame::request(Direction::ToServer, kb(), method, Some(raw("{}")));
     let rows = [
         (request("resources/read"), denied),
         (request("resources/subscribe"), denied),
@@ -255,7 +256,7 @@ async fn a_latched_container_can_send_no_request_that_may_carry_text_but_can_lis
         (request("resources/unsubscribe"), None),
         (request("logging/setLevel"), None),
         (
-            Frame::notification(Direction::ToServer, "notifications/cancelled", None),
+            Frame::notification(Direction::ToServer, kb(), "notifications/cancelled", None),
             None,
         ),
     ];
@@ -299,7 +300,7 @@ async fn a_clients_answer_is_judged_like_the_tool_call_that_it_belongs_to_or_els
         }
         let method = "elicitation/create";
         let mut flow = start(&gate.web, method, None).begin();
-        let mut answer = Frame::response(Direction::ToClient, method, Ok(raw("{}")));
+        let mut answer = Frame::response(Direction::ToClient, kb(), method, Ok(raw("{}")));
         answer.definition.clone_from(&definition);
         let judged = gate.addon.judge_response(&mut flow, &mut answer).await;
         assert_eq!(
@@ -351,35 +352,78 @@ async fn unlisted_tools_and_unmounted_servers_are_unknown() {
         ..call()
     };
     let another = || call().of_tool(tool(r#"{"name":"other"}"#));
-    let gateway = |method: &str| {
-        let mut start = start(&gate.web, method, Some("nope"));
-        let subject = McpSubject {
-            server: None,
-            method: method.into(),
-            name: Some("nope".into()),
-        };
-        start.subject = Subject::Mcp(subject);
-        start.begin()
+    let without_tool = || Frame {
+        target: kb(),
+        ..call()
     };
     let cases = [
         (&gate, gate.flow(), undefined()),
         (&gate, gate.flow(), another()),
-        (&gate, gateway("tools/call"), call()),
+        (&gate, gate.flow(), without_tool()),
         (&elsewhere, elsewhere.flow(), call()),
         (
             &elsewhere,
             start(&elsewhere.web, "prompts/get", Some("a")).begin(),
-            Frame::request(Direction::ToServer, "prompts/get", None),
+            Frame::request(Direction::ToServer, kb(), "prompts/get", None),
         ),
     ];
     for (at, (gate, mut flow, mut frame)) in cases.into_iter().enumerate() {
         let judged = gate.request(&mut flow, &mut frame).await;
         assert_eq!(code(&judged), Some(Code::ToolNotFound), "{at}");
     }
-    let mut list = Frame::request(Direction::ToServer, "tools/list", None);
-    gate.request(&mut gateway("tools/list"), &mut list)
-        .await
-        .unwrap();
+}
+
+#[tokio::test]
+async fn the_gateway_gets_only_the_methods_that_it_answers_or_refuses() {
+    let gate = gate(settings());
+    let judge = async |target: McpTarget, method: &str| {
+        let subject = McpSubject {
+            server: None,
+            method: method.into(),
+            name: None,
+        };
+        let mut start = start(&gate.web, method, None);
+        start.subject = Subject::Mcp(subject);
+        let mut frame = Frame::request(Direction::ToServer, target, method, None);
+        let judged = gate.request(&mut start.begin(), &mut frame).await;
+        code(&judged)
+    };
+    let answered = [
+        "initialize",
+        "ping",
+        "server/discover",
+        "subscriptions/listen",
+        "tools/list",
+        "prompts/list",
+        "resources/list",
+        "resources/templates/list",
+        "resources/unsubscribe",
+        "logging/setLevel",
+    ];
+    let others = [
+        "tools/call",
+        "prompts/get",
+        "resources/read",
+        "resources/subscribe",
+        "completion/complete",
+        "com.example/run",
+        "Ping",
+        "",
+    ];
+    let rows = answered.map(|method| (method, None));
+    let denied = others.map(|method| (method, Some(Code::MethodNotAllowed)));
+    each_row_async(
+        rows.into_iter().chain(denied),
+        async |(method, expected)| {
+            assert_eq!(
+                judge(McpTarget::Gateway, method).await,
+                expected,
+                "{method}"
+            );
+            assert_eq!(judge(McpTarget::Refused, method).await, None, "{method}");
+        },
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -401,7 +445,7 @@ async fn a_flow_without_a_principal_is_denied() {
     let mut flow = start.begin();
     let judged = gate.request(&mut flow, &mut fetch(&json!({}))).await;
     assert_eq!(code(&judged), Some(Code::UnknownSource));
-    let mut frame = Frame::response(Direction::ToServer, "tools/call", ok(json!({})));
+    let mut frame = Frame::response(Direction::ToServer, to_fetch(), "tools/call", ok(json!({})));
     let judged = gate.addon.judge_response(&mut flow, &mut frame).await;
     assert_eq!(code(&judged), Some(Code::UnknownSource));
 }

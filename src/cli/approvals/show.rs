@@ -1,0 +1,210 @@
+//! Questions and grants as text. A container, a server or a policy chose most of it.
+
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::admin::{Approval, GrantEntry};
+use crate::cli::exit::printable;
+use crate::cli::table::table;
+use crate::runtime::printable_json;
+
+/// Digits of an id in tables, if they tell all ids apart.
+const SHORT: usize = 8;
+/// The width of the labels of details.
+const LABEL: usize = 11;
+
+/// The questions as a table.
+pub(super) fn questions(all: &[&Approval], now: OffsetDateTime) -> String {
+    if all.is_empty() {
+        return "no question waits for a decision".to_owned();
+    }
+    let digits = digits(all.iter().map(|question| question.id.as_str()));
+    let head = [
+        "ID",
+        "KIND",
+        "CONTAINER",
+        "AGE",
+        "LEFT",
+        "SUBJECT",
+        "REASON",
+    ];
+    let mut rows = vec![head.map(str::to_owned)];
+    for question in all {
+        let reason = question.reason.as_deref().unwrap_or("-");
+        let cells = [&question.kind, &question.container_id];
+        let [kind, container] = cells.map(|cell| printable(cell));
+        rows.push([
+            short(&question.id, digits),
+            kind,
+            container,
+            since(&question.created_at, now),
+            until(&question.expires_at, now),
+            printable(&question.subject),
+            printable(reason),
+        ]);
+    }
+    table(&rows)
+}
+
+/// The grants as a table.
+pub(super) fn grants(all: &[&GrantEntry], now: OffsetDateTime) -> String {
+    if all.is_empty() {
+        return "there is no grant".to_owned();
+    }
+    let digits = digits(all.iter().map(|grant| grant.id.as_str()));
+    let head = [
+        "ID",
+        "KIND",
+        "CONTAINER",
+        "SCOPE",
+        "LEFT",
+        "LEVEL",
+        "BY",
+        "SUBJECT",
+    ];
+    let mut rows = vec![head.map(str::to_owned)];
+    for grant in all {
+        let left = grant.expires_at.as_deref().map(|at| until(at, now));
+        let cells = [&grant.kind, &grant.container_id, &grant.scope, &grant.level];
+        let [kind, container, scope, level] = cells.map(|cell| printable(cell));
+        rows.push([
+            short(&grant.id, digits),
+            kind,
+            container,
+            scope,
+            left.unwrap_or_else(|| "-".to_owned()),
+            level,
+            printable(&grant.given_by),
+            printable(&grant.subject),
+        ]);
+    }
+    table(&rows)
+}
+
+/// Everything about a question. The arguments are whole.
+pub(super) fn details(question: &Approval, now: OffsetDateTime) -> String {
+    let Approval {
+        kind, state, level, ..
+    } = question;
+    let asked = match question.attempts {
+        0 | 1 => "once".to_owned(),
+        times => format!("{times} times"),
+    };
+    let waiting = match question.waiting {
+        0 => "nobody waits for the answer".to_owned(),
+        1 => "1 caller waits".to_owned(),
+        callers => format!("{callers} callers wait"),
+    };
+    let left = match state.as_str() {
+        "pending" => format!(", {} left", until(&question.expires_at, now)),
+        _ => String::new(),
+    };
+    let mut lines = Vec::new();
+    let mut line =
+        |name: &str, text: &str| lines.push(format!("{name:<LABEL$}{}", printable(text)));
+    line("id", &question.id);
+    line("kind", kind);
+    line("state", &format!("{state}{left}"));
+    line("container", &question.container_id);
+    line("subject", &question.subject);
+    if let Some(arguments) = &question.arguments {
+        let indented = indented(arguments.get());
+        lines.push(format!("{:<LABEL$}{indented}", "arguments"));
+    }
+    let mut line =
+        |name: &str, text: &str| lines.push(format!("{name:<LABEL$}{}", printable(text)));
+    for (name, text) in [("rule", &question.rule), ("reason", &question.reason)] {
+        if let Some(text) = text {
+            line(name, text);
+        }
+    }
+    line("level", level);
+    let age = since(&question.created_at, now);
+    line("asked", &format!("{asked}, first {age} ago; {waiting}"));
+    line("scopes", &question.scopes.join(", "));
+    if let (Some(by), Some(at)) = (&question.decided_by, &question.decided_at) {
+        line("decided", &format!("{at} by {by}"));
+    }
+    if let Some(comment) = &question.comment {
+        line("comment", comment);
+    }
+    lines.join("\n")
+}
+
+/// Indents JSON that has no white space between its values. The values stay as they are: a number
+/// that is read and written again could become another one.
+fn indented(json: &str) -> String {
+    let mut text = String::new();
+    let (mut depth, mut in_string, mut is_escaped) = (0_usize, false, false);
+    let mut before = None;
+    for c in json.chars() {
+        let is_empty = matches!((before, c), (Some('{'), '}') | (Some('['), ']'));
+        let opened = !in_string && matches!(before, Some('{' | '[')) && !is_empty;
+        let closes = !in_string && matches!(c, '}' | ']');
+        if closes {
+            depth = depth.saturating_sub(1);
+        }
+        if opened || (closes && !is_empty) || (!in_string && before == Some(',')) {
+            text.push_str(&format!("\n{:width$}", "", width = LABEL + 2 * depth));
+        }
+        text.push(c);
+        if in_string {
+            in_string = is_escaped || c != '"';
+            is_escaped = !is_escaped && c == '\\';
+            // What is within a text opens and separates nothing.
+            before = None;
+            continue;
+        }
+        match c {
+            '"' => in_string = true,
+            ':' => text.push(' '),
+            '{' | '[' => depth = depth.saturating_add(1),
+            _ => {}
+        }
+        before = Some(c);
+    }
+    let lines: Vec<_> = text.lines().map(printable_json).collect();
+    lines.join("\n")
+}
+
+/// The number of first digits that tells ids apart.
+fn digits<'a>(ids: impl Iterator<Item = &'a str>) -> usize {
+    let mut ids: Vec<_> = ids.collect();
+    ids.sort_unstable();
+    let pairs = ids.iter().zip(ids.iter().skip(1));
+    let common = pairs.map(|(a, b)| {
+        let equal = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b);
+        equal.count().saturating_add(1)
+    });
+    common.max().unwrap_or_default().max(SHORT)
+}
+
+fn short(id: &str, digits: usize) -> String {
+    printable(&id.chars().take(digits).collect::<String>())
+}
+
+/// The time since an RFC 3339 time, for example `5m`.
+fn since(at: &str, now: OffsetDateTime) -> String {
+    period(OffsetDateTime::parse(at, &Rfc3339).map(|at| now - at), at)
+}
+
+/// The time until an RFC 3339 time.
+fn until(at: &str, now: OffsetDateTime) -> String {
+    period(OffsetDateTime::parse(at, &Rfc3339).map(|at| at - now), at)
+}
+
+fn period(period: Result<time::Duration, time::error::Parse>, text: &str) -> String {
+    let Ok(period) = period else {
+        return printable(text);
+    };
+    let seconds = period.whole_seconds().max(0);
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds.div_euclid(60)),
+        7200..172_800 => format!("{}h", seconds.div_euclid(3600)),
+        _ => format!("{}d", seconds.div_euclid(86_400)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

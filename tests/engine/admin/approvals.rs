@@ -1,0 +1,651 @@
+//! People decide questions: each status, the JSON of the specification, two operators, the stream.
+
+use addons::contract::{
+    ApprovalAnswer, ApprovalId, ContainerId, LeaseId, Level, Question, QuestionKind, Topic,
+};
+use serde_json::value::RawValue;
+use time::format_description::well_known::Rfc3339;
+use unified_proxy::approvals::bounds::MAX_BEHIND;
+use unified_proxy::approvals::{ApprovalMetrics, Scope, Target};
+
+use super::*;
+
+const TTL: Duration = Duration::from_secs(3600);
+/// The id of no question and no grant.
+const UNKNOWN: &str = "0123456789abcdef0123456789abcdef";
+
+/// A container that asks.
+struct Sandbox {
+    id: &'static str,
+    lease: LeaseId,
+}
+
+impl Sandbox {
+    fn new(id: &'static str) -> Self {
+        Self {
+            id,
+            lease: LeaseId::generate(),
+        }
+    }
+
+    fn question(&self, kind: QuestionKind, subject: &str, arguments: Option<&str>) -> Question {
+        let has_server = matches!(kind, QuestionKind::Tool | QuestionKind::Definition);
+        let topic = Topic {
+            lease: self.lease,
+            container: ContainerId::parse(self.id).unwrap(),
+            kind,
+            server: has_server.then(|| "kb".into()),
+            subject: subject.into(),
+            rule: Some("freeze".into()),
+            reason: Some("no deletes on Fridays".into()),
+            level: Level::Confidential,
+            revision: "r1".into(),
+        };
+        let arguments = arguments.map(|text| RawValue::from_string(text.to_owned()).unwrap());
+        Question::new(topic, arguments.as_deref()).unwrap()
+    }
+}
+
+impl Server {
+    async fn answer(&self, question: Question) -> ApprovalAnswer {
+        self.approvals.ask(question, TTL).await.unwrap()
+    }
+
+    async fn opened(&self, question: Question) -> ApprovalId {
+        match self.answer(question).await {
+            ApprovalAnswer::Open(id) => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A new question of a kind about a subject of its own.
+    async fn asked(&self, kind: QuestionKind) -> ApprovalId {
+        let sandbox = Sandbox::new("c1");
+        self.opened(sandbox.question(kind, "delete", None)).await
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Answer {
+        let body = match body {
+            Value::Null => String::new(),
+            body => body.to_string(),
+        };
+        // Other tests of the same server may have used up the limit of writes.
+        loop {
+            let answer = self.call("POST", path, body.clone()).await;
+            if answer.status != StatusCode::TOO_MANY_REQUESTS {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn act(&self, id: impl std::fmt::Display, act: &str, body: Value) -> Answer {
+        let path = format!("/internal/approvals/{id}/{act}");
+        self.post(&path, &body).await
+    }
+
+    async fn listed(&self, query: &str) -> Vec<String> {
+        let answer = self.get(&format!("/internal/approvals{query}")).await;
+        assert_eq!(answer.status, 200, "{query}: {}", answer.body);
+        let all = answer.body["approvals"].as_array().unwrap().iter();
+        all.map(|question| question["id"].as_str().unwrap().to_owned())
+            .collect()
+    }
+}
+
+#[tokio::test]
+async fn a_question_has_the_members_of_the_specification_before_and_after_the_decision() {
+    let server = Server::start();
+    let sandbox = Sandbox::new("c1");
+    let arguments = r#"{ "b": [1.0, "é"], "a": null }"#;
+    let ask = || sandbox.question(QuestionKind::Tool, "delete", Some(arguments));
+    let id = server.opened(ask()).await;
+    assert_eq!(server.opened(ask()).await, id);
+    let mut question = server.get(&format!("/internal/approvals/{id}")).await.body;
+    let created = question["created_at"].as_str().unwrap();
+    let created = time::OffsetDateTime::parse(created, &Rfc3339).unwrap();
+    let expires = question["expires_at"].as_str().unwrap();
+    let expires = time::OffsetDateTime::parse(expires, &Rfc3339).unwrap();
+    assert_eq!(expires - created, TTL);
+    let expected = json!({
+        "id": id.to_string(), "kind": "tool", "state": "pending", "container_id": "c1",
+        "lease": sandbox.lease.to_string(), "subject": "kb/delete",
+        "arguments": { "a": null, "b": [1, "é"] }, "rule": "freeze",
+        "reason": "no deletes on Fridays", "level": "Confidential",
+        "created_at": question["created_at"], "expires_at": question["expires_at"], "attempts": 2,
+        "waiting": 0, "scopes": ["once", "for", "lease"], "decided_by": null, "decided_at": null,
+        "comment": null,
+    });
+    assert_eq!(question, expected);
+    let list = server.get("/internal/approvals?state=pending").await.body;
+    assert_eq!(list, json!({ "approvals": [expected] }));
+
+    let decided = server
+        .act(id, "approve", json!({ "comment": "once" }))
+        .await;
+    assert_eq!(decided.status, 200);
+    let uid = rustix::process::getuid().as_raw();
+    let by = decided.body["decided_by"].as_str().unwrap().to_owned();
+    assert!(by.starts_with(&format!("uid {uid}")), "{by}");
+    let at = decided.body["decided_at"].as_str().unwrap();
+    assert!(time::OffsetDateTime::parse(at, &Rfc3339).unwrap() >= created);
+    question["state"] = "approved".into();
+    question["comment"] = "once".into();
+    for member in ["decided_by", "decided_at"] {
+        question[member] = decided.body[member].clone();
+    }
+    assert_eq!(decided.body, question);
+    let grants = server.get("/internal/grants").await.body;
+    let grant = &grants["grants"][0];
+    let expected = json!({
+        "id": grant["id"], "approval": id.to_string(), "kind": "tool", "container_id": "c1",
+        "lease": sandbox.lease.to_string(), "subject": "kb/delete", "level": "Confidential",
+        "scope": "once", "given_by": by, "created_at": decided.body["decided_at"],
+        "expires_at": grant["expires_at"],
+    });
+    assert_eq!(grants, json!({ "grants": [expected] }));
+}
+
+#[tokio::test]
+async fn a_decision_gets_200_404_409_410_or_422_and_says_why() {
+    let server = Server::start();
+    each_row_async(
+        [
+            ("approve", json!(null), 200, "approved"),
+            ("approve", json!({}), 200, "approved"),
+            ("approve", json!({ "scope": "once" }), 200, "approved"),
+            ("approve", json!({ "scope": "lease" }), 200, "approved"),
+            ("approve", json!({ "for": "24h" }), 200, "approved"),
+            (
+                "approve",
+                json!({ "scope": "always" }),
+                422,
+                "once, for, lease",
+            ),
+            ("approve", json!({ "for": "25h" }), 422, "1s to 24h"),
+            ("approve", json!({ "for": "999ms" }), 422, "1s to 24h"),
+            (
+                "approve",
+                json!({ "for": "soon" }),
+                400,
+                "for: must be a duration",
+            ),
+            ("approve", json!({ "for": 10 }), 400, "expected a string"),
+            ("approve", json!({ "scope": "for" }), 400, "scope: must be"),
+            (
+                "approve",
+                json!({ "scope": "once", "for": "1m" }),
+                400,
+                "exclude",
+            ),
+            ("approve", json!({ "comments": "x" }), 400, "unknown field"),
+            (
+                "approve",
+                json!({ "comment": "x".repeat(512) }),
+                200,
+                "approved",
+            ),
+            (
+                "approve",
+                json!({ "comment": "x".repeat(513) }),
+                400,
+                "at most 512 bytes",
+            ),
+            ("approve", json!([]), 400, "invalid"),
+            ("approve", json!(["lease"]), 400, "invalid"),
+            ("deny", json!(null), 200, "denied"),
+            ("deny", json!({ "comment": "no" }), 200, "denied"),
+            ("deny", json!({ "scope": "once" }), 400, "unknown field"),
+            (
+                "deny",
+                json!({ "comment": "x".repeat(513) }),
+                400,
+                "at most 512 bytes",
+            ),
+            ("forget", json!(null), 409, "nothing to forget"),
+        ],
+        async |(act, body, status, text)| {
+            let id = server.asked(QuestionKind::Tool).await;
+            let answer = server.act(id, act, body.clone()).await;
+            assert_eq!(answer.status, status, "{act} {body}: {}", answer.body);
+            let said = match status {
+                200 => &answer.body["state"],
+                _ => &answer.body["error"],
+            };
+            assert!(
+                said.as_str().unwrap().contains(text),
+                "{act} {body}: {said}"
+            );
+            let now = server.get(&format!("/internal/approvals/{id}")).await.body;
+            let expected = if status == 200 { text } else { "pending" };
+            assert_eq!(now["state"], expected, "{act} {body}");
+        },
+    )
+    .await;
+    for id in [UNKNOWN, "0", "c1", "0123456789ABCDEF0123456789ABCDEF"] {
+        for act in ["approve", "deny", "forget"] {
+            let answer = server.act(id, act, json!(null)).await;
+            assert_eq!(answer.status, 404, "{act} {id}");
+        }
+        let answer = server.get(&format!("/internal/approvals/{id}")).await;
+        assert_eq!(answer.status, 404, "{id}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_over_gets_410_and_a_denial_can_be_forgotten() {
+    let server = Server::start();
+    let id = server.asked(QuestionKind::Host).await;
+    server.approvals.end_leases(|_| false).await.unwrap();
+    for act in ["approve", "deny"] {
+        let answer = server.act(id, act, json!(null)).await;
+        assert_eq!(answer.status, 410, "{act}");
+        let error = answer.body["error"].as_str().unwrap();
+        assert!(error.contains("lease has ended"), "{error}");
+    }
+
+    let sandbox = Sandbox::new("c1");
+    let ask = || sandbox.question(QuestionKind::Host, "a.example.com:443", None);
+    let id = server.opened(ask()).await;
+    let denied = server.act(id, "deny", json!({ "comment": "use b" })).await;
+    assert_eq!(denied.body["comment"], "use b");
+    let expected = ApprovalAnswer::Denied {
+        approval: id,
+        words: Some("use b".into()),
+    };
+    assert_eq!(server.answer(ask()).await, expected);
+    assert_eq!(server.act(id, "forget", json!(null)).await.status, 200);
+    assert_ne!(server.opened(ask()).await, id);
+    assert_eq!(server.act(id, "forget", json!(null)).await.status, 409);
+}
+
+#[tokio::test]
+async fn nothing_is_approved_for_everyone_and_the_question_stays_open() {
+    let server = Server::start();
+    let always = json!({ "scope": "always" });
+    each_row_async(
+        [
+            (QuestionKind::Host, always.clone(), "allowlist.yaml"),
+            (
+                QuestionKind::Definition,
+                json!(null),
+                "unified-proxy mcp accept",
+            ),
+            (
+                QuestionKind::Definition,
+                always.clone(),
+                "unified-proxy mcp accept",
+            ),
+            (QuestionKind::Policy, json!(null), "scopes always"),
+            (QuestionKind::Request, always.clone(), "scopes for, lease"),
+        ],
+        async |(kind, body, text)| {
+            let id = server.asked(kind).await;
+            let answer = server.act(id, "approve", body.clone()).await;
+            assert_eq!(answer.status, 422, "{kind:?} {body}: {}", answer.body);
+            let error = answer.body["error"].as_str().unwrap();
+            assert!(error.contains(text), "{kind:?} {body}: {error}");
+            let now = server.get(&format!("/internal/approvals/{id}")).await.body;
+            assert_eq!(now["state"], "pending", "{kind:?}");
+            let scopes = now["scopes"].as_array().unwrap();
+            assert!(!scopes.contains(&json!("always")), "{kind:?}: {scopes:?}");
+        },
+    )
+    .await;
+    assert_eq!(
+        server.get("/internal/grants").await.body,
+        json!({ "grants": [] })
+    );
+}
+
+#[tokio::test]
+async fn of_two_operators_one_decides_and_the_other_learns_who_did() {
+    let server = Server::start();
+    for _ in 0..3 {
+        let id = server.asked(QuestionKind::Tool).await;
+        let (one, other) = tokio::join!(
+            server.act(id, "approve", json!(null)),
+            server.act(id, "deny", json!({ "comment": "no" })),
+        );
+        let (winner, loser) = match one.status.as_u16() {
+            200 => (one, other),
+            _ => (other, one),
+        };
+        assert_eq!((winner.status.as_u16(), loser.status.as_u16()), (200, 409));
+        let by = winner.body["decided_by"].as_str().unwrap();
+        let state = winner.body["state"].as_str().unwrap();
+        let error = loser.body["error"].as_str().unwrap();
+        assert_eq!(error, format!("{by} has {state} the question already"));
+    }
+}
+
+#[tokio::test]
+async fn questions_are_listed_by_state_kind_and_container_in_pages_newest_first() {
+    let server = Server::start();
+    let [first, second] = ["c1", "c2"].map(Sandbox::new);
+    let mut ids = Vec::new();
+    for (sandbox, kind) in [
+        (&first, QuestionKind::Tool),
+        (&second, QuestionKind::Tool),
+        (&second, QuestionKind::Host),
+    ] {
+        let id = server.opened(sandbox.question(kind, "a", None)).await;
+        ids.push(id.to_string());
+    }
+    server.act(&ids[1], "deny", json!(null)).await;
+    let last = format!("?limit=2&before={}", ids[2]);
+    each_row_async(
+        [
+            ("", vec![2, 1, 0]),
+            ("?state=pending", vec![2, 0]),
+            ("?state=denied", vec![1]),
+            ("?state=used", vec![]),
+            ("?kind=tool", vec![1, 0]),
+            ("?container=c2", vec![2, 1]),
+            ("?container=c2&kind=host&state=pending", vec![2]),
+            ("?container=none", vec![]),
+            ("?limit=1", vec![2]),
+            (last.as_str(), vec![1, 0]),
+        ],
+        async |(query, expected)| {
+            let expected: Vec<_> = expected.iter().map(|&at: &usize| ids[at].clone()).collect();
+            assert_eq!(server.listed(query).await, expected, "{query}");
+        },
+    )
+    .await;
+    each_row_async(
+        [
+            "?state=open",
+            "?kind=mcp",
+            "?container=c/1",
+            "?limit=0",
+            "?limit=101",
+            "?limit=x",
+            "?before=1",
+            "?page=2",
+            "?state=pending&state=denied",
+        ],
+        async |query| {
+            let answer = server.get(&format!("/internal/approvals{query}")).await;
+            assert_eq!(answer.status, 400, "{query}");
+            assert!(answer.body["error"].is_string(), "{query}");
+        },
+    )
+    .await;
+}
+
+/// A live stream of questions.
+struct Live {
+    body: Incoming,
+    text: String,
+}
+
+impl Live {
+    async fn open(server: &Server, query: &str) -> Self {
+        let request = Request::builder()
+            .uri(format!("/internal/approvals{query}"))
+            .header("accept", "text/event-stream");
+        let response = server.send(request.body(Full::default()).unwrap()).await;
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self {
+            body: response.into_body(),
+            text: String::new(),
+        }
+    }
+
+    /// The next event: its kind, empty for a question, and its data.
+    async fn event(&mut self) -> (String, String) {
+        loop {
+            if let Some((event, rest)) = self.text.split_once("\n\n") {
+                let field = |name: &str| {
+                    let line = event.lines().find_map(|line| line.strip_prefix(name));
+                    line.unwrap_or_default().to_owned()
+                };
+                let found = (field("event: "), field("data: "));
+                self.text = rest.to_owned();
+                return found;
+            }
+            let frame = self.body.frame().await.unwrap().unwrap();
+            let data = frame.into_data().unwrap();
+            self.text.push_str(std::str::from_utf8(&data).unwrap());
+        }
+    }
+
+    async fn question(&mut self) -> Value {
+        let (kind, data) = self.event().await;
+        assert_eq!(kind, "", "{data}");
+        serde_json::from_str(&data).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn the_stream_has_each_question_as_its_state_changes() {
+    let server = Server::start();
+    let mut all = Live::open(&server, "").await;
+    let mut hosts = Live::open(&server, "?kind=host&container=c1&state=denied").await;
+    let tool = server.asked(QuestionKind::Tool).await;
+    let host = server.asked(QuestionKind::Host).await;
+    server.act(tool, "approve", json!(null)).await;
+    server.act(host, "deny", json!({ "comment": "a\nb" })).await;
+    let [tool, host] = [tool, host].map(|id| id.to_string());
+    for id in [&tool, &host, &tool] {
+        assert_eq!(all.question().await["id"], json!(id));
+    }
+    let denied = all.question().await;
+    assert_eq!(
+        (&denied["id"], &denied["state"]),
+        (&json!(host), &json!("denied"))
+    );
+    assert_eq!(denied["comment"], "a\nb");
+    assert_eq!(hosts.question().await, denied);
+
+    // The shutdown does not wait for open streams.
+    server.shutdown.cancel();
+    let stopped = tokio::time::timeout(Duration::from_secs(2), server.serving).await;
+    stopped.expect("the server stops").unwrap();
+}
+
+#[tokio::test]
+async fn a_reader_that_is_too_slow_is_told_to_list_the_questions_again() {
+    let server = Server::start();
+    let mut slow = Live::open(&server, "").await;
+    // More than the buffers of the connection take.
+    let arguments = format!("\"{}\"", "x".repeat(250 << 10));
+    let sandbox = Sandbox::new("c1");
+    for number in 0..8 {
+        let subject = format!("tool{number}");
+        let question = sandbox.question(QuestionKind::Tool, &subject, Some(&arguments));
+        server.opened(question).await;
+    }
+    for _ in 0..=MAX_BEHIND {
+        let target = Target {
+            container: ContainerId::parse("c1").unwrap(),
+            lease: sandbox.lease,
+            kind: QuestionKind::Host,
+            server: None,
+            subject: "a.example.com:443".into(),
+            level: Level::Public,
+        };
+        let grant = server
+            .approvals
+            .add_grant(target, Scope::Lease, "ann".into());
+        grant.await.unwrap();
+    }
+    let mut questions = 0;
+    let (kind, data) = loop {
+        let (kind, data) = slow.event().await;
+        if kind.is_empty() {
+            questions += 1;
+            continue;
+        }
+        break (kind, data);
+    };
+    assert!(questions < 8, "{questions}");
+    assert_eq!((kind.as_str(), data.as_str()), ("missed", "list again"));
+    assert_eq!(server.listed("?state=pending").await.len(), 8);
+    // The stream goes on.
+    let id = server.asked(QuestionKind::Host).await;
+    assert_eq!(slow.question().await["id"], id.to_string());
+}
+
+#[tokio::test]
+async fn a_host_is_granted_to_a_registered_container_and_the_grant_revoked() {
+    let server = Server::start();
+    server
+        .register(
+            &json!({"container_id": "c1", "container_ip": "10.0.0.5", "repos": [],
+        "allowed_domains": ["*.example.com"]}),
+        )
+        .await;
+    let of = |host: &str, more: Value| {
+        let mut body = json!({ "container": "c1", "host": host, "port": 443 });
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        body
+    };
+    let host = "a.example.com";
+    each_row_async(
+        [
+            (of(host, json!({})), 201, "for"),
+            (of("A.Example.COM.", json!({ "for": "1h" })), 201, "for"),
+            (of(host, json!({ "scope": "lease" })), 201, "lease"),
+            (of(host, json!({ "scope": "always" })), 422, "1s to 24h"),
+            (of(host, json!({ "scope": "once" })), 422, "1s to 24h"),
+            (of(host, json!({ "for": "25h" })), 422, "1s to 24h"),
+            (
+                of(host, json!({ "for": "1h", "scope": "lease" })),
+                400,
+                "exclude",
+            ),
+            (of(host, json!({ "comment": "x" })), 400, "unknown field"),
+            (of(host, json!({ "port": 65536 })), 400, "65536"),
+            (of(host, json!({ "port": 0 })), 400, "1 to 65535"),
+            (
+                of(host, json!({ "container": "c2" })),
+                404,
+                "Container not found",
+            ),
+            (
+                of(host, json!({ "container": "c/2" })),
+                404,
+                "Container not found",
+            ),
+            (of("b.example.org", json!({})), 422, "allowed_domains"),
+            (of("10.0.0.1", json!({})), 422, "public host name"),
+            (of("::1", json!({})), 422, "public host name"),
+            (of("0x7f.1", json!({})), 422, "public host name"),
+            (of("localhost", json!({})), 422, "public host name"),
+            (of("co.uk", json!({})), 422, "public host name"),
+            (of("*.example.com", json!({})), 422, "public host name"),
+            (of("", json!({})), 422, "public host name"),
+        ],
+        async |(body, status, text)| {
+            let answer = server.post("/internal/grants", &body).await;
+            assert_eq!(answer.status, status, "{body}: {}", answer.body);
+            let said = match status {
+                201 => &answer.body["scope"],
+                _ => &answer.body["error"],
+            };
+            assert!(said.as_str().unwrap().contains(text), "{body}: {said}");
+        },
+    )
+    .await;
+    let grants = server.get("/internal/grants").await.body;
+    let grants = grants["grants"].as_array().unwrap();
+    let shown: Vec<_> = grants
+        .iter()
+        .map(|grant| (&grant["subject"], &grant["scope"]))
+        .collect();
+    let subject = json!("a.example.com:443");
+    let [lease, time] = [json!("lease"), json!("for")];
+    assert_eq!(
+        shown,
+        [(&subject, &lease), (&subject, &time), (&subject, &time)]
+    );
+    assert_eq!(grants[0]["expires_at"], json!(null));
+    let revoke = async |id: &str| {
+        let path = format!("/internal/grants/{id}");
+        server.call("DELETE", &path, "").await
+    };
+    let id = grants[0]["id"].as_str().unwrap();
+    let revoked = revoke(id).await;
+    assert_eq!((revoked.status.as_u16(), &revoked.body), (200, &grants[0]));
+    assert_eq!(revoke(id).await.status, 410);
+    assert_eq!(revoke(UNKNOWN).await.status, 404);
+    assert_eq!(revoke("c1").await.status, 404);
+    let left = server.get("/internal/grants").await.body;
+    assert_eq!(left["grants"], json!(&grants[1..]));
+}
+
+#[tokio::test]
+async fn a_ledger_that_cannot_be_read_answers_503() {
+    let server = Server::start();
+    let id = server.asked(QuestionKind::Tool).await;
+    fs::remove_file(server.directory.path().join("approvals.db")).unwrap();
+    for path in ["/internal/approvals", "/internal/grants"] {
+        assert_eq!(server.get(path).await.status, 503, "{path}");
+    }
+    let answer = server.act(id, "approve", json!(null)).await;
+    assert_eq!(answer.status, 503);
+    let error = answer.body["error"].as_str().unwrap();
+    assert!(
+        error.starts_with("The ledger of approvals cannot be read or written: "),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn questions_are_counted_by_kind_and_outcome_with_the_time_that_they_waited() {
+    let server = Server::start();
+    let before = server.asked(QuestionKind::Host).await;
+    let registry = prometheus::Registry::new();
+    let metrics = ApprovalMetrics::new(&registry).unwrap();
+    let value = |name: &str, labels: &[&str]| {
+        let families = registry.gather();
+        let family = families
+            .iter()
+            .find(|family| family.name() == name)
+            .unwrap();
+        let of = family.get_metric().iter().find(|metric| {
+            let values = metric.get_label().iter().map(|label| label.value());
+            values.eq(labels.iter().copied())
+        });
+        let of = of.unwrap();
+        let histogram = of.get_histogram().get_sample_count() as f64;
+        of.get_counter().get_value() + of.get_gauge().get_value() + histogram
+    };
+    // Every series exists from the start.
+    for kind in QuestionKind::ALL {
+        assert_eq!(value("proxy_approvals_pending", &[kind.as_str()]), 0.0);
+        for outcome in ["approved", "denied", "expired", "ended"] {
+            let labels = [kind.as_str(), outcome];
+            assert_eq!(value("proxy_approvals_total", &labels), 0.0);
+            assert_eq!(value("proxy_approval_wait_seconds", &labels), 0.0);
+        }
+    }
+    let ledger = Arc::clone(&server.approvals);
+    tokio::spawn(metrics.follow(ledger, server.shutdown.clone()));
+    let reaches = async |name: &str, labels: &[&str], expected: f64| {
+        while value(name, labels) != expected {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    reaches("proxy_approvals_pending", &["host"], 1.0).await;
+    let tools = [
+        server.asked(QuestionKind::Tool).await,
+        server.asked(QuestionKind::Tool).await,
+    ];
+    reaches("proxy_approvals_pending", &["tool"], 2.0).await;
+    server.act(before, "deny", json!(null)).await;
+    server.act(tools[0], "approve", json!(null)).await;
+    server.approvals.end_leases(|_| false).await.unwrap();
+    for labels in [["host", "denied"], ["tool", "approved"], ["tool", "ended"]] {
+        reaches("proxy_approvals_total", &labels, 1.0).await;
+        reaches("proxy_approval_wait_seconds", &labels, 1.0).await;
+    }
+    for kind in ["host", "tool"] {
+        reaches("proxy_approvals_pending", &[kind], 0.0).await;
+    }
+    assert_eq!(value("proxy_approvals_total", &["tool", "denied"]), 0.0);
+}
