@@ -128,7 +128,7 @@ pub struct Record {
     /// See [`Question::digest`](addons::contract::Question::digest).
     pub digest: String,
     pub created_at: OffsetDateTime,
-    /// When the question expires if nobody decides.
+    /// When the question expires without a decision.
     pub expires_at: OffsetDateTime,
     /// How often the question was asked. After a restart, repetitions before it do not count.
     pub attempts: u64,

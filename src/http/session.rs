@@ -189,8 +189,8 @@ impl Session {
     /// - The lease has ended.
     /// - The process stops and the connection is idle.
     /// - `shutdown_timeout` has passed since the process began to stop.
-    /// - A reload, the security level or the end of a grant revokes a permission: `permitted`, that of a tunnel or a
-    ///   WebSocket. If `permitted` is `None`, this is [`Session::latest_permission`].
+    /// - A reload, the security level or the end of a grant revokes a permission: `permitted`, that
+    ///   of a tunnel or a WebSocket. If `permitted` is `None`, this is [`Session::latest_permission`].
     pub async fn ended(&self, permitted: Option<&Permission>) {
         tokio::select! {
             () = self.revoked(permitted) => {}

@@ -33,8 +33,8 @@ pub struct LiveGrant {
     pub level: Level,
     /// When the grant ends; `None` if it ends with the lease.
     pub ends: Option<OffsetDateTime>,
-    /// Whether an operator gave it without a question. Such a grant of a host counts although
-    /// nobody is asked about unlisted hosts.
+    /// Whether an operator gave it without a question. Such a grant permits its host under
+    /// `policy.unknown_hosts: deny`, too.
     pub is_unasked: bool,
 }
 

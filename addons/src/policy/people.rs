@@ -44,7 +44,7 @@ pub(super) struct Asking {
     pub(super) rule: String,
     pub(super) reason: Option<&'static str>,
     pub(super) revision: String,
-    /// The denial if nobody can be asked.
+    /// The denial of the flow if no person is asked.
     pub(super) otherwise: Denial,
 }
 
