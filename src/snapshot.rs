@@ -18,6 +18,8 @@ pub struct Snapshot {
     pub network: Arc<Network>,
     /// The configured MCP policies that could not be loaded.
     pub unloaded_policies: Vec<Bundle>,
+    /// The revision of the policies that judge tool calls.
+    pub call_policies: String,
 }
 
 impl Snapshot {

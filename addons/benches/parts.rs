@@ -15,8 +15,8 @@ use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind, Credentials};
 use addons::git::{Git, GitMetrics, GitSettings};
 use addons::mcp::{
-    E2bSettings, Exposed, Injected, ListedTool, Mcp, McpPorts, McpSettings, NoApprovals,
-    OverrideRule, Scope, ServerKind, ServerSettings,
+    E2bSettings, Exposed, Injected, ListedTool, Mcp, McpPorts, McpSettings, OverrideRule, Scope,
+    ServerKind, ServerSettings,
 };
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -230,7 +230,7 @@ fn mcp(criterion: &mut Criterion) {
         let ports = McpPorts {
             evaluator: Arc::new(NoPolicies),
             records: Arc::new(NoRecords),
-            approvals: Arc::new(NoApprovals),
+            ledger: Arc::new(NoLedger),
             tasks: Arc::new(TestTasks),
         };
         let addon = Mcp::new(overriding(overrides), ports);

@@ -4,13 +4,13 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use addons::policy::PolicySettings;
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
 use crate::approvals::sqlite::{FILE_NAME, SqliteApprovals};
 use crate::approvals::{Ledger, Record};
 use crate::registry::Registry;
+use crate::snapshot::Snapshot;
 
 /// Opens the ledger of a data directory; blocks.
 pub fn open(data_dir: &Path) -> io::Result<Arc<Ledger>> {
@@ -28,11 +28,15 @@ pub async fn keep(ledger: Arc<Ledger>, registry: Arc<Registry>, shutdown: Cancel
     ledger.run(Arc::new(live), shutdown).await;
 }
 
-/// Expires the questions that these settings do not ask. Returns at once.
-pub fn end_outdated(ledger: &Arc<Ledger>, settings: PolicySettings) {
+/// Expires the questions that the configuration does not ask. Returns at once.
+pub fn end_outdated(ledger: &Arc<Ledger>, snapshot: Arc<Snapshot>) {
     let ledger = Arc::clone(ledger);
     tokio::spawn(async move {
-        let is_current = move |record: &Record| settings.still_asks(&record.topic);
+        let is_current = move |record: &Record| {
+            let (settings, topic) = (&snapshot.config.addons, &record.topic);
+            settings.policy.still_asks(topic)
+                && settings.mcp.still_asks(topic, &snapshot.call_policies)
+        };
         // The ledger logs its errors.
         let _ = ledger.end_outdated(is_current).await;
     });

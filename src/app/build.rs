@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Chain, Containers, GRANTED, OwnAddresses};
+use addons::contract::{ApprovalLedger, Chain, Containers, GRANTED, OwnAddresses};
 use addons::git::LFS_CREDENTIAL;
-use addons::mcp::{McpPorts, NoApprovals, OnUnavailable};
+use addons::mcp::{McpPorts, OnUnavailable};
 use addons::{Ports, standard_chain};
 use rustls::crypto::CryptoProvider;
+use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
 use crate::approvals::{Ledger, LedgerPort, LiveGrants};
@@ -35,6 +36,8 @@ pub struct LongLived {
     pub policy_metrics: Arc<PolicyMetrics>,
     pub ledger: Arc<Ledger>,
     pub grants: Arc<LiveGrants>,
+    /// Cancelled when the server begins to stop: nobody waits for a person then.
+    pub stopping: CancellationToken,
 }
 
 /// Builds snapshots from configurations and from the parts that reloads keep.
@@ -79,8 +82,16 @@ impl Builder {
         }
         let unloaded = bundles.unloaded.iter();
         let unloaded_policies = unloaded.map(|bundle| bundle.settings.clone()).collect();
-        let mcp = self.mcp_ports(bundles, config.addons.mcp.policies.on_unavailable);
-        let chain = Arc::new(self.chain(&config, mcp)?);
+        let call_policies = bundles.revision("tools/call");
+        let ledger: Arc<dyn ApprovalLedger> = Arc::new(LedgerPort {
+            ledger: Arc::clone(&self.long_lived.ledger),
+            grants: Arc::clone(&self.long_lived.grants),
+            ttl: config.proxy.approvals.ttl,
+            stopping: self.long_lived.stopping.clone(),
+        });
+        let on_unavailable = config.addons.mcp.policies.on_unavailable;
+        let mcp = self.mcp_ports(bundles, on_unavailable, Arc::clone(&ledger));
+        let chain = Arc::new(self.chain(&config, ledger, mcp)?);
         let entries = || config.addons.allowlist.values();
         let labels = entries().map(|entry| Arc::clone(&entry.label));
         let asks = config.addons.policy.asks_about_hosts;
@@ -107,20 +118,22 @@ impl Builder {
             containers: Arc::clone(&self.registry) as Arc<dyn Containers>,
             network: Arc::new(network),
             unloaded_policies,
+            call_policies,
             config,
         })
     }
 
-    fn chain(&self, config: &Config, mcp: McpPorts) -> Result<Chain, Failure> {
+    fn chain(
+        &self,
+        config: &Config,
+        ledger: Arc<dyn ApprovalLedger>,
+        mcp: McpPorts,
+    ) -> Result<Chain, Failure> {
         let ports = Ports {
             state: self.long_lived.addons.clone(),
             containers: Arc::clone(&self.registry) as _,
             own: Arc::clone(&self.own) as Arc<dyn OwnAddresses>,
-            ledger: Arc::new(LedgerPort {
-                ledger: Arc::clone(&self.long_lived.ledger),
-                grants: Arc::clone(&self.long_lived.grants),
-                ttl: config.proxy.approvals.ttl,
-            }),
+            ledger,
             mcp,
             deadline: PHASE_DEADLINE,
         };
@@ -132,14 +145,19 @@ impl Builder {
 
     /// Builds the engine's implementations of the MCP addon's ports. If a bundle could not be
     /// loaded, the messages that it would judge are denied, unless `on_unavailable` is `Allow`.
-    fn mcp_ports(&self, bundles: Bundles, on_unavailable: OnUnavailable) -> McpPorts {
+    fn mcp_ports(
+        &self,
+        bundles: Bundles,
+        on_unavailable: OnUnavailable,
+        ledger: Arc<dyn ApprovalLedger>,
+    ) -> McpPorts {
         let threads = Arc::clone(&self.long_lived.policy_threads);
         let metrics = Arc::clone(&self.long_lived.policy_metrics);
         let evaluator = RegoEvaluator::new(bundles, on_unavailable, threads, metrics);
         McpPorts {
             evaluator: Arc::new(evaluator),
             records: Arc::new(RegistryRecords(Arc::clone(&self.registry))),
-            approvals: Arc::new(NoApprovals),
+            ledger,
             tasks: Arc::new(TokioTasks),
         }
     }

@@ -171,6 +171,7 @@ impl App {
         let nameservers = Arc::new(NameserverWatch::new(&metrics).map_err(internal)?);
         let workers = Workers::start().map_err(internal)?;
         let shares = DescriptorShares::of_this_process();
+        let stopping = CancellationToken::new();
         let long_lived = LongLived {
             addons: addons.clone(),
             sockets: Arc::new(SocketBudget::new(shares.upstreams)),
@@ -180,6 +181,7 @@ impl App {
             policy_metrics: Arc::new(PolicyMetrics::new(&metrics).map_err(internal)?),
             ledger: Arc::clone(&ledger),
             grants: Arc::clone(&grants),
+            stopping: stopping.clone(),
         };
         let builder = Builder {
             registry: Arc::clone(&registry),
@@ -199,7 +201,9 @@ impl App {
         let questions = dns::Service::new(Arc::clone(&snapshots), shares.dns);
         let questions = Arc::new(questions);
         let inspection = Inspection::new(&metrics).map_err(internal)?;
-        let service = Arc::new(Service::new(Arc::clone(&snapshots), inspection));
+        let mut service = Service::new(Arc::clone(&snapshots), inspection);
+        service.stopping = stopping;
+        let service = Arc::new(service);
         let egress = Arc::new(EgressListeners::new(socket_dir));
         let out = Arc::clone(&egress);
         let (gateway, operator) = mcp::gateway(&service, &config, &source.dir, out, &metrics)?;
@@ -298,8 +302,7 @@ impl App {
         ));
         tasks.spawn(Arc::clone(&self.grants).run(shutdown.clone()));
         // The settings may have changed while the server did not run.
-        let policy = self.snapshots.current().config.addons.policy.clone();
-        approvals::end_outdated(&self.ledger, policy);
+        approvals::end_outdated(&self.ledger, self.snapshots.current());
         tasks.spawn(listeners::follow_own_listeners(
             Arc::clone(&self.engine),
             Arc::clone(&self.registry),

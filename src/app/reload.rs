@@ -128,9 +128,9 @@ impl Reloader {
         match loaded {
             Ok(snapshot) => {
                 let settings = Arc::clone(&snapshot.config.addons.mcp);
-                let policy = snapshot.config.addons.policy.clone();
                 self.snapshots.replace(snapshot);
-                approvals::end_outdated(&self.builder.long_lived.ledger, policy);
+                let ledger = &self.builder.long_lived.ledger;
+                approvals::end_outdated(ledger, self.snapshots.current());
                 // After `replace`: clients that are notified of a changed list request it at once,
                 // and must get the list under the new settings.
                 self.servers.apply(&settings.servers);

@@ -8,6 +8,7 @@ use addons::contract::{
     LiveGrant, Question, Unavailable,
 };
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::ledger::Ledger;
 use super::live::LiveGrants;
@@ -19,6 +20,8 @@ pub struct LedgerPort {
     pub grants: Arc<LiveGrants>,
     /// How long a question waits for a decision.
     pub ttl: Duration,
+    /// Cancelled when the server begins to stop. Then nobody waits any more.
+    pub stopping: CancellationToken,
 }
 
 impl LedgerPort {
@@ -55,7 +58,8 @@ impl ApprovalLedger for LedgerPort {
         limit: Duration,
     ) -> BoxFuture<'_, Result<Option<ApprovalOutcome>, Unavailable>> {
         Box::pin(async move {
-            let Ok(outcome) = timeout(limit, self.ledger.wait(id)).await else {
+            let waiting = timeout(limit, self.ledger.wait(id));
+            let Some(Ok(outcome)) = self.stopping.run_until_cancelled(waiting).await else {
                 return Ok(None);
             };
             let outcome = outcome.map_err(unavailable)?;

@@ -92,7 +92,7 @@ Exit codes:
 
 pub(super) const APPROVALS_APPROVE: &str = "\
 Examples:
-  unified-proxy approvals approve 3f2a            the request or host, for 10 minutes
+  unified-proxy approvals approve 3f2a            a tool call once, a request or host for 10 minutes
   unified-proxy approvals approve 3f2a --for 1h
   unified-proxy approvals approve 3f2a --lease --comment release
 

@@ -40,21 +40,28 @@ pub fn method_not_found(method: &str) -> RpcError {
     protocol_error(METHOD_NOT_FOUND, format!("Method not found: {method}"))
 }
 
-/// Renders a denial as a JSON-RPC error. `data` holds the denial's code, status and details.
+/// Renders a denial as a JSON-RPC error. `data` holds the denial's code, status and details. The
+/// message has the sentence, since most agents show their model nothing else.
 pub fn rpc_error(denial: &Denial) -> RpcError {
     let (code, name) = number_of(denial.code());
+    let sentence = denial.sentence();
+    let message = name.map_or_else(
+        || sentence.to_owned(),
+        |name| {
+            let what = sentence
+                .strip_prefix("Denied by policy: ")
+                .unwrap_or(sentence);
+            format!("{name}: {what}")
+        },
+    );
     RpcError {
         code,
-        message: match name {
-            Some(name) => name.into(),
-            None => denial.sentence().to_owned().into(),
-        },
+        message: message.into(),
         data: raw(data(denial)),
     }
 }
 
-/// The code and the message of the JSON-RPC error for a denial code; `None` if the message is the
-/// denial's sentence.
+/// The code of the JSON-RPC error for a denial code, and the name with which its message begins.
 const fn number_of(code: Code) -> (i64, Option<&'static str>) {
     match code {
         Code::PolicyDenied => (-32950, Some(code.as_str())),
@@ -96,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn policy_denials_have_reserved_numbers_and_the_code_as_message() {
+    fn policy_denials_have_reserved_numbers_and_messages_that_begin_with_the_code() {
         each_row(
             [
                 (Code::PolicyDenied, -32950, 403),
@@ -108,7 +115,7 @@ mod tests {
                 let denial = Denial::new(code, "Denied by policy: too late").with("tool", "mail");
                 let error = rendered(&denial);
                 assert_eq!(error["code"], number);
-                assert_eq!(error["message"], code.as_str());
+                assert_eq!(error["message"], format!("{}: too late", code.as_str()));
                 assert_eq!(error["data"]["code"], code.as_str());
                 assert_eq!(error["data"]["status"], status);
                 assert_eq!(error["data"]["tool"], "mail");

@@ -8,6 +8,7 @@ use addons::contract::Denial;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::message::Outcome;
 use super::message_memory::{MessageMemory, MessageReservation};
@@ -31,6 +32,8 @@ pub struct Events {
     memory: Option<Arc<dyn MessageMemory>>,
     /// The memory of the message whose events these are, held as long as its call.
     message: MessageReservation,
+    /// Cancelled when the client stops reading. It may come back for what it has missed.
+    pub left: CancellationToken,
 }
 
 impl Events {
@@ -48,6 +51,7 @@ impl Events {
             queue,
             memory: None,
             message: MessageReservation::default(),
+            left: CancellationToken::new(),
         };
         (events, receiver)
     }

@@ -50,6 +50,7 @@ impl Fixture {
             ledger: Arc::clone(&ledger),
             grants: Arc::clone(&grants),
             ttl: Duration::from_secs(3600),
+            stopping: CancellationToken::new(),
         };
         Self {
             container,

@@ -182,6 +182,7 @@ impl Fixture {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let snapshot = Snapshot {
             unloaded_policies: Vec::new(),
+            call_policies: String::new(),
             network: Arc::new(Network {
                 generation: 1,
                 chain: Arc::new(chain),

@@ -332,6 +332,13 @@ impl Denial {
         self
     }
 
+    /// Replaces the sentence.
+    #[must_use]
+    pub fn saying(mut self, sentence: impl Into<Cow<'static, str>>) -> Self {
+        self.0.sentence = sentence.into();
+        self
+    }
+
     /// Replaces the sentence and the details that are texts, for example to redact them.
     #[must_use]
     pub fn reworded(mut self, reword: impl Fn(&str) -> String) -> Self {

@@ -17,7 +17,8 @@ use super::outcome::Outcome;
 pub struct LiveFlow {
     /// The flow, as addons see it.
     pub flow: OwnedFlow,
-    /// The chain that the flow began with and keeps until it ends, also over a reload.
+    /// The chain that the flow began with and keeps until it ends, also over a reload. A call that a
+    /// person approved is judged again by the chain that is in force then, and keeps that.
     pub chain: Arc<Chain>,
     /// The outcome if the flow ended now. The duration is set at the end.
     outcome: Outcome,

@@ -7,6 +7,7 @@
 
 mod addon;
 mod approval;
+mod asked;
 mod body;
 mod chain;
 mod container;
@@ -46,6 +47,7 @@ pub use approval::{
     ApprovalAnswer, ApprovalId, ApprovalOutcome, GrantId, Question, QuestionKind, QuestionLimit,
     Topic,
 };
+pub use asked::{Approved, Executing};
 pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
 pub use chain::Chain;
 pub use container::{AuthMode, Container, ContainerId, Registration, Repo, Source};
@@ -77,9 +79,9 @@ pub use path::{Ambiguity, Path};
 pub use permit::{Addresses, Permit, ResolvePermit};
 pub use policy_input::PolicyInput;
 pub use ports::{
-    Answered, Approvals, Containers, Decision, Decisions, Definitions, Evaluation, Evaluator,
-    EvaluatorError, FileLock, FileVersion, LeaseRecords, Outbound, OutboundError, OwnAddresses,
-    Replacement, SecretFiles, SecretSource, SecretText, SystemPorts, Tasks, Unavailable,
+    Containers, Decision, Decisions, Definitions, Evaluation, Evaluator, EvaluatorError, FileLock,
+    FileVersion, LeaseRecords, Outbound, OutboundError, OwnAddresses, Replacement, SecretFiles,
+    SecretSource, SecretText, SystemPorts, Tasks, Unavailable,
 };
 pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
 pub use refused_hosts::RefusedHosts;

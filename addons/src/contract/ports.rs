@@ -17,9 +17,7 @@ use super::container::{Container, ContainerId, Source};
 use super::definition::Pin;
 use super::denial::Denial;
 use super::effect::Effect;
-use super::flow::Flow;
 use super::level::Standing;
-use super::mcp::Frame;
 use super::policy_input::PolicyInput;
 use super::principal::System;
 
@@ -181,23 +179,6 @@ pub trait Definitions: Send + Sync {
         server: &'a str,
         tools: Vec<(Arc<str>, [u8; 32])>,
     ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>>;
-}
-
-/// Asks people for approval.
-pub trait Approvals: Send + Sync {
-    /// Asks whether an MCP message may pass, and waits for the answer.
-    fn ask<'a>(&'a self, flow: &'a Flow, frame: &'a Frame) -> BoxFuture<'a, Answered>;
-}
-
-/// The answer to a request for approval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answered {
-    /// The message may pass, once.
-    Approved,
-    /// The message may not pass.
-    Rejected,
-    /// There is no answer: no approver is available, or the wait timed out.
-    Open,
 }
 
 /// A secret whose value may change while the proxy runs. It has no `Debug` on purpose.

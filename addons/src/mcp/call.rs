@@ -4,9 +4,14 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
+use super::denials::Target;
 use super::settings::OverrideRule;
-use crate::contract::{Definition, Denial};
+use crate::contract::{Container, Definition, Denial};
 use crate::json::{Members, Node, RawJsonError, canonical, sha256_hex};
+
+/// The longest params that are read on the connection's thread, in bytes. Reading them takes less
+/// than 1 ms. Longer params are read on a blocking thread.
+pub(super) const READ_IN_PLACE: usize = 64 * 1024;
 
 /// The members of a call's params that the chain or the gateway reads.
 const READ: [&str; 6] = [
@@ -18,11 +23,21 @@ const READ: [&str; 6] = [
     "requestState",
 ];
 
+/// A tool call that is being judged.
+pub(super) struct ToolCall<'c> {
+    pub(super) container: &'c Arc<Container>,
+    pub(super) target: Target,
+    pub(super) definition: Arc<Definition>,
+    pub(super) rule: Option<Arc<OverrideRule>>,
+}
+
 /// A tool call that is ready to be sent.
 #[derive(Debug)]
 pub(super) struct PreparedCall {
     /// The params for the server: hidden fields are removed, and defaults are added.
     pub(super) params: Box<RawValue>,
+    /// The params as the caller wrote them, if `params` differs.
+    pub(super) replaced: Option<Box<RawValue>>,
     /// The SHA-256 of the caller's arguments in their canonical form.
     pub(super) args_sha256: String,
 }
@@ -58,8 +73,13 @@ pub(super) fn prepare(
             Some(with_arguments(&members, &arguments.to_json())?)
         }
     };
+    let (params, replaced) = match sent {
+        Some(sent) => (sent, Some(params)),
+        None => (params, None),
+    };
     Ok(PreparedCall {
-        params: sent.unwrap_or(params),
+        params,
+        replaced,
         args_sha256,
     })
 }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::TOOLS_CALL;
+use super::call::READ_IN_PLACE;
 use super::client_text::carries_text;
-use super::gate::READ_IN_PLACE;
 use super::overrides::matches;
 use super::settings::{McpSettings, ServerSettings};
 use super::uri::{is_plain, looked_up};

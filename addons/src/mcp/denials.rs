@@ -7,6 +7,9 @@ use crate::contract::{Code, Denial, Effect, McpTarget};
 /// The longest reason or name that denials and the audit quote, in bytes. Longer ones are cut.
 const MAX_REASON: usize = 512;
 
+/// The beginning of the sentence with which a policy's reason is denied.
+pub(super) const DENIED: &str = "Denied by policy: ";
+
 /// The server and the tool of a message, by their names in policies, audit and denials.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
@@ -38,7 +41,7 @@ impl Target {
     /// The denial of one message, without an effect on later messages.
     pub(super) fn deny(&self, reason: &str) -> Denial {
         let reason = cut(reason);
-        let sentence = format!("Denied by policy: {reason}");
+        let sentence = format!("{DENIED}{reason}");
         let denial = Denial::new(Code::PolicyDeniedContinue, sentence);
         self.detailed(
             denial.with("decision", Effect::DenyContinue.as_str()),

@@ -5,47 +5,29 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 
-use super::call::{self, PreparedCall};
+use super::call::{self, PreparedCall, READ_IN_PLACE, ToolCall};
 use super::client_text::carries_text;
 use super::definition::is_blocked;
 use super::denials::{Target, accept_command, unknown_server, unknown_tool};
 use super::gateway::check_own;
 use super::input::EvaluatedMessage;
 use super::level;
+use super::people::{Asking, still_denied};
 use super::policies::check_latch;
+use super::reserved::refuse_reserved_error;
 use super::ruling::record;
-use super::settings::{OverrideRule, ServerSettings};
+use super::settings::ServerSettings;
 use super::{Mcp, TOOLS_CALL};
 use crate::contract::{
-    Code, Container, Definition, Denial, Direction, Effect, Flow, Frame, FrameBody, FrameKind,
-    Level, RpcOutcome, Standing, Verdict,
+    Approved, Code, Container, Definition, Denial, Direction, Effect, Flow, Frame, FrameBody,
+    FrameKind, Level, RpcOutcome, Standing, Verdict,
 };
 use crate::json::Members;
 
-/// The longest params that are read on the connection's thread, in bytes. Reading them takes less
-/// than 1 ms. Longer params are read on a blocking thread.
-pub(super) const READ_IN_PLACE: usize = 64 * 1024;
-
-/// A step may take this time in addition to the time limit of one evaluation of the policies. The
-/// chain denies a message whose step takes longer.
-pub(super) const STEP_MARGIN: Duration = Duration::from_secs(10);
-
-/// The error codes that are reserved for the proxy.
-const RESERVED_CODES: std::ops::RangeInclusive<i64> = -32953..=-32950;
-/// The prefixes of error messages that are reserved for the proxy, in lower case.
-const RESERVED_MESSAGES: [&str; 3] = [
-    "policy_denied",
-    "policy_backend_reserved_misuse",
-    "policy_evaluator_error",
-];
-
-/// A tool call that is being judged.
-struct ToolCall<'c> {
-    container: &'c Arc<Container>,
-    target: Target,
-    definition: Arc<Definition>,
-    rule: Option<Arc<OverrideRule>>,
-}
+/// A step may take this time in addition to the time limit of one evaluation of the policies, for
+/// up to three writes to disk that take 5 s each. The chain denies a message whose step takes
+/// longer. A person's decision is awaited between two steps.
+pub(super) const STEP_MARGIN: Duration = Duration::from_secs(20);
 
 impl Mcp {
     pub(super) async fn judge_request(&self, flow: &mut Flow, frame: &mut Frame) -> Verdict {
@@ -65,7 +47,7 @@ impl Mcp {
             self.admit_text(flow, frame, &container, &target)?;
         }
         if let Some(modified) = self
-            .apply_policies(flow, frame, &container, &target)
+            .apply_policies(flow, frame, (&container, &target), None)
             .await?
         {
             frame.body = FrameBody::Params(Some(modified));
@@ -100,13 +82,34 @@ impl Mcp {
         container: &Arc<Container>,
         target: Target,
     ) -> Verdict {
+        let approved = flow.find_slot::<Approved>();
+        let approval = approved.map(|approved| approved.approval);
+        let judged = self.judge_prepared(flow, frame, container, target).await;
+        judged.map_err(|denial| match approval {
+            Some(approval) => still_denied(denial, approval),
+            None => denial,
+        })
+    }
+
+    async fn judge_prepared(
+        &self,
+        flow: &mut Flow,
+        frame: &mut Frame,
+        container: &Arc<Container>,
+        target: Target,
+    ) -> Verdict {
         let call = self.tool_call(frame, container, target)?;
         let prepared = self.prepare(frame, &call).await?;
         flow.mcp_record().args_sha256 = Some(prepared.args_sha256.into());
+        let written = prepared.replaced;
         frame.body = FrameBody::Params(Some(prepared.params));
         self.admit(flow, &call)?;
+        let asking = written.as_deref().or(frame.params()).map(|params| Asking {
+            call: &call,
+            params,
+        });
         let modified = self
-            .apply_policies(flow, frame, container, &call.target)
+            .apply_policies(flow, frame, (container, &call.target), asking.as_ref())
             .await?;
         if let (Some(modified), Some(params)) = (modified, frame.params()) {
             let params = Members::read(params).map_err(Denial::malformed)?;
@@ -122,8 +125,10 @@ impl Mcp {
         let (settings, server) = (&self.settings, &call.target.server);
         let level = settings.classification(server, &container.id, frame);
         self.raise_level(flow, container, level).await?;
+        // Last, so that nothing but a crash or a change in between wastes a grant.
+        self.use_grant(flow, container).await?;
         // Checked again, since another message may have set the latch or raised the level during
-        // the write. A rise up to the tool's classification does not deny the call, since the call
+        // the writes. A rise up to the tool's classification does not deny the call, since the call
         // itself causes that rise.
         check_latch(flow, container, &call.target)?;
         if container.level() > before.max(level) {
@@ -244,7 +249,7 @@ impl Mcp {
             }
         }
         if let Some(modified) = self
-            .apply_policies(flow, frame, &container, &target)
+            .apply_policies(flow, frame, (&container, &target), None)
             .await?
         {
             redact_outcome(frame, modified, &target)?;
@@ -287,8 +292,8 @@ impl Mcp {
         &self,
         flow: &mut Flow,
         frame: &Frame,
-        container: &Arc<Container>,
-        target: &Target,
+        (container, target): (&Arc<Container>, &Target),
+        asking: Option<&Asking<'_>>,
     ) -> Result<Option<Box<RawValue>>, Denial> {
         if !self.ports.evaluator.covers(&frame.method) {
             flow.note(|| format!("no policy covers {}", frame.method));
@@ -315,7 +320,7 @@ impl Mcp {
             annotations,
             response,
         };
-        let modified = self.enforce(flow, message, Some(frame)).await?;
+        let modified = self.enforce(flow, message, asking).await?;
         if let FrameBody::Params(params) = &frame.body {
             flow.put_slot(JudgedParams(params.clone()));
         }
@@ -345,19 +350,6 @@ impl Mcp {
         raised.await.map_err(|_unavailable| {
             Denial::new(Code::RegistryUnavailable, "Registry unavailable").rule("security level")
         })
-    }
-}
-
-/// Denies a server's error if its code or message is reserved for the proxy.
-fn refuse_reserved_error(frame: &Frame, target: &Target) -> Verdict {
-    let FrameBody::Outcome(Err(error)) = &frame.body else {
-        return Ok(());
-    };
-    let message = error.message.trim().to_ascii_lowercase();
-    let is_ours = |prefix: &&str| message.starts_with(*prefix);
-    match RESERVED_CODES.contains(&error.code) || RESERVED_MESSAGES.iter().any(is_ours) {
-        true => Err(target.misused(error.code)),
-        false => Ok(()),
     }
 }
 

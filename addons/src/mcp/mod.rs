@@ -15,7 +15,10 @@ mod input_requests;
 mod level;
 mod metrics;
 mod overrides;
+mod people;
 mod policies;
+mod reserved;
+mod revision;
 mod ruling;
 mod schema;
 mod settings;
@@ -28,8 +31,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 
 use crate::contract::{
-    Addon, Answered, Approvals, BoxFuture, Evaluator, Flow, Frame, LeaseRecords, Order, Step,
-    Tasks, Verdict, names,
+    Addon, ApprovalLedger, Evaluator, Flow, Frame, LeaseRecords, Order, Step, Tasks, Verdict, names,
 };
 
 pub use definition::{DefinitionError, ListedTool};
@@ -37,10 +39,12 @@ pub use denials::accept_command;
 pub use exposed::{Exposed, ExposedPrompt, ExposedPrompts, ExposedTool, Listing, Problem};
 pub use input_requests::MAX_INPUT_REQUESTS;
 pub use metrics::{Execution, ExecutionStatus, McpMetrics};
+pub use people::OpenQuestion;
+pub use revision::bundles_revision;
 pub use settings::{
     Bundle, CodingEndpoint, CodingSettings, Confine, E2bSettings, HiddenValue, HttpSettings,
     HttpTransport, Injected, MAX_EXPOSED_NAME, McpSettings, OnChange, OnUnavailable, OverrideRule,
-    OverrideRules, PoliciesSettings, PolisSettings, Scope, ServerKind, ServerSettings,
+    OverrideRules, PersonWaits, PoliciesSettings, PolisSettings, Scope, ServerKind, ServerSettings,
     StdioSettings,
 };
 pub use suspicious::looks_like_instruction;
@@ -54,8 +58,8 @@ pub struct McpPorts {
     pub evaluator: Arc<dyn Evaluator>,
     /// Stores the security level and the abort latch of a lease.
     pub records: Arc<dyn LeaseRecords>,
-    /// Requests approvals from people.
-    pub approvals: Arc<dyn Approvals>,
+    /// Asks people, and knows what they granted.
+    pub ledger: Arc<dyn ApprovalLedger>,
     /// Reads large params and results on a blocking thread. Completes a write to `records` even if
     /// the request that caused the write ends first.
     pub tasks: Arc<dyn Tasks>,
@@ -104,16 +108,6 @@ impl Addon for Mcp {
 
     fn mcp_response<'a>(&'a self, flow: &'a mut Flow, frame: &'a mut Frame) -> Step<'a> {
         self.step(self.judge_response(flow, frame))
-    }
-}
-
-/// For a proxy without approvers: every request for approval stays unanswered, so [`Mcp`] denies
-/// the message.
-pub struct NoApprovals;
-
-impl Approvals for NoApprovals {
-    fn ask<'a>(&'a self, _: &'a Flow, _: &'a Frame) -> BoxFuture<'a, Answered> {
-        Box::pin(std::future::ready(Answered::Open))
     }
 }
 

@@ -8,52 +8,58 @@ use serde_json::value::RawValue;
 use super::Mcp;
 use super::denials::Target;
 use super::input::EvaluatedMessage;
+use super::people::Asking;
 use super::ruling::{Ruling, is_replacement, record};
 use super::settings::OnUnavailable;
 use crate::contract::{
-    Answered, Container, Decision, Denial, Effect, Evaluation, EvaluatorError, Flow, Frame,
-    Standing, Verdict,
+    Container, Decision, Denial, Effect, Evaluation, EvaluatorError, Executing, Flow, Standing,
+    Verdict,
 };
 
 impl Mcp {
     /// Evaluates every bundle that covers the message's method; records and enforces the decision.
     /// If the message passes, returns the replacement of its arguments, params, result or error;
-    /// `None` if no policy redacts it. For the decision `ask`, a person sees `frame` and decides.
-    /// In a dry run, and without a `frame` (an input request in a server's response), `ask` denies
-    /// the message.
+    /// `None` if no policy redacts it. For the decision `ask` on a call, a person decides. An `ask`
+    /// on the response to an approved call passes. Any other `ask` denies the message.
     pub(super) async fn enforce(
         &self,
         flow: &mut Flow,
         message: EvaluatedMessage<'_>,
-        frame: Option<&Frame>,
+        asking: Option<&Asking<'_>>,
     ) -> Result<Option<Box<RawValue>>, Denial> {
         if !self.ports.evaluator.covers(message.method) {
             return Ok(None);
         }
         let target = message.target;
-        let Ruling {
-            effect,
-            bundle,
-            reason,
-            modified,
-        } = self.evaluate(flow, &message).await?;
-        record(flow, effect, &reason);
+        let ruling = self.evaluate(flow, &message).await?;
+        let (effect, reason) = (ruling.effect, &ruling.reason);
+        record(flow, effect, reason);
         flow.note(|| format!("the policies decide {}: {reason}", effect.as_str()));
-        let bundle = bundle.as_deref().unwrap_or("policies");
-        let verdict = match effect {
-            Effect::Allow | Effect::Redact => Ok(()),
-            Effect::Ask => self.ask_person(flow, target, frame, &reason).await,
-            Effect::DenyContinue => Err(target.deny(&reason)),
-            Effect::DenyAbort => {
+        let is_approved = message.response.is_some() && flow.find_slot::<Executing>().is_some();
+        let verdict = match (effect, asking) {
+            (Effect::Allow | Effect::Redact, _) => Ok(()),
+            (Effect::Ask, Some(asking)) => self.ask(flow, asking, &ruling).await,
+            (Effect::Ask, None) if is_approved => Ok(()),
+            (Effect::Ask, None) => Err(target.deny(&format!(
+                "a person must approve it, and people are asked about calls of tools alone ({reason})"
+            ))),
+            (Effect::DenyContinue, _) => Err(target.deny(reason)),
+            (Effect::DenyAbort, _) => {
                 self.latch(flow, message.container).await;
-                Err(target.abort(&reason))
+                Err(target.abort(reason))
             }
         };
         verdict.map_err(|denial| {
-            let hint = format!("change the policy of {bundle}, under policies.bundles in mcp.yaml");
+            let bundle = ruling.bundle.as_deref().unwrap_or("policies");
+            let change =
+                format!("change the policy of {bundle}, under policies.bundles in mcp.yaml");
+            let hint = match denial.edit() {
+                Some(edit) => format!("{edit}, or {change}"),
+                None => change,
+            };
             denial.rule(bundle).hint(hint)
         })?;
-        match modified {
+        match ruling.modified {
             Some(modified) if !is_replacement(&modified) => {
                 Err(target.evaluator_failed("`modified` is not an object"))
             }
@@ -104,29 +110,6 @@ impl Mcp {
         match decisions.iter().any(is_empty) {
             true => Err(message.target.evaluator_failed("`modified` is missing")),
             false => Ok(Ruling::of(decisions)),
-        }
-    }
-
-    async fn ask_person(
-        &self,
-        flow: &mut Flow,
-        target: &Target,
-        frame: Option<&Frame>,
-        reason: &str,
-    ) -> Verdict {
-        let answered = match (flow.effect(|| ()), frame) {
-            (Some(()), Some(frame)) => self.ports.approvals.ask(flow, frame).await,
-            _ => Answered::Open,
-        };
-        match answered {
-            Answered::Approved => Ok(()),
-            Answered::Rejected => {
-                record(flow, Effect::DenyContinue, "a person rejected it");
-                Err(target.deny(&format!("a person rejected it ({reason})")))
-            }
-            Answered::Open => Err(target.deny(&format!(
-                "a person must approve it, and no person has done so ({reason})"
-            ))),
         }
     }
 

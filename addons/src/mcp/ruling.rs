@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::denials::cut;
+use super::revision::bundles_revision;
 use crate::contract::{Decision, Effect, Flow};
 use crate::json::strict;
 
@@ -19,6 +20,8 @@ pub(super) struct Ruling {
     /// Replaces the arguments, params, result or error. Each bundle saw the replacements of the
     /// earlier bundles, so the last replacement contains all of them.
     pub(super) modified: Option<Box<RawValue>>,
+    /// The revision of all bundles that decided; empty unless the effect is `ask`.
+    pub(super) revision: String,
 }
 
 impl Ruling {
@@ -30,7 +33,13 @@ impl Ruling {
             bundle: None,
             reason: "no bundle returned a decision".into(),
             modified: None,
+            revision: String::new(),
         };
+        if decisions.iter().map(|decision| decision.effect).max() == Some(Effect::Ask) {
+            let bundles = decisions.iter();
+            ruling.revision =
+                bundles_revision(bundles.map(|decision| (&*decision.bundle, decision.revision)));
+        }
         let mut strictest = None;
         for decision in decisions {
             if strictest < Some(decision.effect) {
@@ -52,6 +61,7 @@ impl Ruling {
             bundle: None,
             reason: "policies.on_unavailable: allow".into(),
             modified: None,
+            revision: String::new(),
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::*;
-use addons::mcp::{McpPorts, NoApprovals};
+use addons::mcp::McpPorts;
 use addons::observe::{AuditSink, Destination};
 use addons::{Ports, Settings, State, standard_chain};
 use bytes::Bytes;
@@ -76,7 +76,7 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Arc<C
         mcp: McpPorts {
             evaluator: Arc::new(NoPolicies),
             records: Arc::new(NoRecords),
-            approvals: Arc::new(NoApprovals),
+            ledger: Arc::new(NoLedger),
             tasks: Arc::new(TestTasks),
         },
         deadline: Duration::from_secs(10),

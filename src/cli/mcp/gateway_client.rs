@@ -176,14 +176,16 @@ fn unreachable(error: HttpError) -> Failure {
     Failure::new(code::UNAVAILABLE, error)
 }
 
-/// Converts a JSON-RPC error to a failure, with the policy's reason if there is one.
+/// Converts a JSON-RPC error to a failure, with the reason if the message lacks it.
 fn denied(error: &RpcError) -> Failure {
     let data = error.data.as_deref().map(RawValue::get);
     let data: Option<Value> = data.and_then(|data| serde_json::from_str(data).ok());
     let reason = data.as_ref().and_then(|data| data.get("reason"));
     let message = match reason.and_then(Value::as_str) {
-        Some(reason) => format!("{}: {reason} ({})", error.message, error.code),
-        None => format!("{} ({})", error.message, error.code),
+        Some(reason) if !error.message.contains(reason) => {
+            format!("{}: {reason} ({})", error.message, error.code)
+        }
+        _ => format!("{} ({})", error.message, error.code),
     };
     Failure::new(code::DENIED, message)
 }

@@ -5,13 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use addons::contract::{CallPermit, Code, Denial, Direction, Fault, Frame, RpcError};
+use addons::contract::{
+    CallPermit, Code, Denial, Direction, Executing, Fault, Frame, LiveFlow, RpcError,
+};
+use addons::mcp::OpenQuestion;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 
 use super::execution::Running;
-use super::judged_call::JudgedCall;
+use super::judged_call::{JudgedCall, Refused};
+use super::lease::Lease;
 use super::params::{Change, Destination, Progress};
 use super::readiness::denial_of;
 use super::relay::Relay;
@@ -32,7 +36,9 @@ impl Core {
         target: &Target,
         changes: &[Change<'_>],
     ) -> Outcome {
-        self.try_forward(request, target, changes).await?
+        let mut attempt = Attempt::default();
+        let forwarding = self.try_forward(request, target, changes, &mut attempt);
+        forwarding.await?
     }
 
     /// As [`Self::forward`], but tells errors apart: an error of the server is `Ok(Err(_))`, a
@@ -42,11 +48,12 @@ impl Core {
         request: &ClientRequest,
         target: &Target,
         changes: &[Change<'_>],
+        attempt: &mut Attempt,
     ) -> Result<Outcome, Failure> {
-        let mut outcome = self.forward_once(request, target, changes).await?;
+        let mut outcome = self.forward_once(request, target, changes, attempt).await?;
         let (client, server) = (request.caller.version, target.pooled.session.version());
         if (client.era(), server.era()) == (Era::Legacy, Era::Modern) {
-            let completing = self.answer_inputs(request, target, changes, outcome);
+            let completing = self.answer_inputs(request, target, changes, outcome, attempt);
             outcome = completing.await?;
         }
         Ok(results::for_client(
@@ -63,9 +70,14 @@ impl Core {
         request: &ClientRequest,
         target: &Target,
         changes: &[Change<'_>],
+        attempt: &mut Attempt,
     ) -> Result<Outcome, Failure> {
-        let (call, progress) = self.admit(request, target, changes).await?;
+        let (call, progress) = self.admit(request, target, changes, attempt).await?;
         let JudgedCall { permit, mut open } = call;
+        let executing = open.live.flow.find_slot::<Executing>().cloned();
+        let lease = Lease::of(&request.caller.container);
+        let _execution = executing.as_ref().map(|one| lease.executions.begin(one));
+        attempt.executing = executing;
         let chain = Arc::clone(&open.live.chain);
         let caller = &request.caller;
         let relay = Relay {
@@ -98,11 +110,21 @@ impl Core {
         request: &ClientRequest,
         target: &Target,
         changes: &[Change<'_>],
+        attempt: &mut Attempt,
     ) -> Result<(JudgedCall, Option<Progress>), Failure> {
         let (caller, method) = (&request.caller, &request.method);
         let chain = (self.rules)().chain;
         let (server, name) = (&target.settings.name, target.name.as_ref());
-        let mut live = self.flow(&chain, caller, method, Some(server), name);
+        let mut live = match attempt.approved.take() {
+            Some(mut approved) => {
+                approved.chain = chain;
+                *approved
+            }
+            None => self.flow(&chain, caller, method, Some(server), name),
+        };
+        if let Some(executing) = attempt.executing.take() {
+            live.flow.put_slot(executing);
+        }
         let destination = Destination {
             caller,
             version: target.pooled.session.version(),
@@ -117,15 +139,35 @@ impl Core {
         };
         let sent = made.params.as_ref().map_or(0, |params| params.get().len());
         let counters = &live.counters;
-        counters.bytes_in.fetch_add(sent as u64, Ordering::Relaxed);
+        counters.bytes_in.store(sent as u64, Ordering::Relaxed);
         let (direction, params) = (Direction::ToServer, made.params);
         let mut frame = Frame::request(direction, target.judged(), Arc::clone(method), params);
         frame.definition.clone_from(&target.definition);
         if frame.definition.is_none() {
             frame.tools = self.server_tools(caller, server).await;
         }
-        Ok((JudgedCall::admit(live, frame).await?, made.progress))
+        match JudgedCall::judge(live, frame).await {
+            Ok(call) => Ok((call, made.progress)),
+            Err(refused) if refused.live.flow.find_slot::<OpenQuestion>().is_some() => {
+                let denial = refused.denial.clone();
+                attempt.asked = Some(refused);
+                Err(denial.into())
+            }
+            Err(refused) => Err(refused.end().into()),
+        }
     }
+}
+
+/// What a call carries from one judgement of its request to the next.
+#[derive(Default)]
+pub(super) struct Attempt {
+    /// The request was denied for now, since a person must decide about it: an [`OpenQuestion`] is
+    /// in its flow.
+    pub asked: Option<Box<Refused>>,
+    /// The flow of the request that a person approved.
+    pub approved: Option<Box<LiveFlow>>,
+    /// The approval under which the request was sent, if a person approved it.
+    pub executing: Option<Executing>,
 }
 
 /// Why the client gets an error of the gateway instead of the server's response.

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::super::error::SERVER_ERROR;
-use super::exchange::{Failure, LONGEST_CALL};
+use super::exchange::{Attempt, Failure, LONGEST_CALL};
 use super::params::Change;
 use super::relay::{Relay, unanswered};
 use super::target::Target;
@@ -45,6 +45,7 @@ impl Core {
         target: &Target,
         changes: &[Change<'_>],
         mut outcome: Outcome,
+        attempt: &mut Attempt,
     ) -> Result<Outcome, Failure> {
         let mut rounds = 0;
         while let Some(required) = outcome.as_deref().ok().and_then(InputRequired::of) {
@@ -60,7 +61,9 @@ impl Core {
             let mut changes = changes.to_vec();
             changes.push(("inputResponses", text));
             changes.push(("requestState", required.state.as_deref()));
-            outcome = self.forward_once(request, target, &changes).await?;
+            outcome = self
+                .forward_once(request, target, &changes, attempt)
+                .await?;
         }
         Ok(outcome)
     }

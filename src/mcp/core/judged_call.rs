@@ -25,14 +25,38 @@ pub(super) struct OpenCall {
     definition: Option<Arc<Definition>>,
 }
 
+/// A request that the chain denied. Its flow has not ended.
+pub(super) struct Refused {
+    pub live: LiveFlow,
+    pub denial: Denial,
+}
+
+impl Refused {
+    /// Records the denial as the end of the flow.
+    pub fn end(mut self) -> Denial {
+        self.live.denied(&self.denial);
+        self.denial
+    }
+}
+
 impl JudgedCall {
     /// Has the chain judge a request. Records a denial as the end of its flow.
-    pub async fn admit(mut live: LiveFlow, frame: Frame) -> Result<Self, Denial> {
+    pub async fn admit(live: LiveFlow, frame: Frame) -> Result<Self, Denial> {
+        Self::judge(live, frame)
+            .await
+            .map_err(|refused| refused.end())
+    }
+
+    /// Has the chain judge a request. The caller ends the flow of a refused one.
+    pub async fn judge(mut live: LiveFlow, frame: Frame) -> Result<Self, Box<Refused>> {
         let (direction, target) = (frame.direction, frame.target.clone());
         let (method, definition) = (Arc::clone(&frame.method), frame.definition.clone());
         let chain = Arc::clone(&live.chain);
         let judged = chain.mcp_request(&mut live.flow, frame).await;
-        let permit = judged.inspect_err(|denial| live.denied(denial))?;
+        let permit = match judged {
+            Ok(permit) => permit,
+            Err(denial) => return Err(Box::new(Refused { live, denial })),
+        };
         let open = OpenCall {
             live,
             tools: None,

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::attached::{Attached, ClientPreferences, UriRoom};
 use super::client_progress::ProgressReceivers;
+use super::executions::Executions;
 use super::known_sessions::KnownSessions;
 use super::view::View;
 use super::{Caller, List};
@@ -17,6 +18,9 @@ use super::{Caller, List};
 /// The most requests of one lease's clients that may be under way at once. A further request is
 /// denied.
 pub const MAX_CALLS_PER_LEASE: usize = 1024;
+/// The most calls of one lease that may wait for people at once, as many as may wait in the chain. A
+/// further call learns at once that it must be repeated.
+const MAX_WAITS_FOR_PEOPLE: usize = 256;
 /// The most views that are kept. A view holds the lists for one revision and one set of
 /// capabilities. The least recently used view is evicted.
 const MAX_VIEWS: usize = 16;
@@ -38,6 +42,10 @@ pub(super) struct Lease {
     slow: Mutex<HashSet<Arc<str>>>,
     learned: Mutex<Learned>,
     calls: Arc<Semaphore>,
+    /// Has [`MAX_WAITS_FOR_PEOPLE`] permits.
+    pub waits: Semaphore,
+    /// The calls under way that people approved.
+    pub executions: Executions,
     /// Room for subscribed URIs.
     pub uri_room: UriRoom,
     /// Wakes the task that compares the lists with those that clients saw most recently.
@@ -99,6 +107,8 @@ impl Lease {
                 slow: Mutex::default(),
                 learned: Mutex::default(),
                 calls: Arc::new(Semaphore::new(MAX_CALLS_PER_LEASE)),
+                waits: Semaphore::new(MAX_WAITS_FOR_PEOPLE),
+                executions: Executions::default(),
                 uri_room: UriRoom::default(),
                 changed: Changed::default(),
             })

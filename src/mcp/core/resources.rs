@@ -11,6 +11,7 @@ use addons::mcp::ServerSettings;
 use serde_json::value::RawValue;
 
 use super::super::error::{INVALID_PARAMS, SERVER_ERROR};
+use super::exchange::Attempt;
 use super::lease::Lease;
 use super::lists::RESOURCES;
 use super::params::{edit, quote};
@@ -49,7 +50,10 @@ impl Core {
                     continue;
                 }
             };
-            last = match self.forward_and_learn(request, &target, &[]).await {
+            last = match self
+                .forward_and_learn(request, &target, &[], &mut Attempt::default())
+                .await
+            {
                 Ok(Ok(result)) => {
                     Lease::of(&caller.container).learn(&uri, &settings.name);
                     return Ok(result);

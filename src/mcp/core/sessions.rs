@@ -13,6 +13,7 @@ use serde_json::json;
 use serde_json::value::to_raw_value;
 use tokio::time::{sleep, timeout};
 
+use super::exchange::Attempt;
 use super::known_sessions::KnownSession;
 use super::lease::Lease;
 use super::target::Target;
@@ -281,7 +282,8 @@ impl Core {
             trace: None,
             events: Events::none(),
         };
-        let sending = self.forward_once(&request, target, &[]);
+        let mut attempt = Attempt::default();
+        let sending = self.forward_once(&request, target, &[], &mut attempt);
         let sent = timeout(OWN_REQUEST_TIMEOUT, sending).await;
         matches!(sent, Ok(Ok(Ok(_))))
     }

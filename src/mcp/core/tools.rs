@@ -7,7 +7,7 @@ use addons::mcp::{ServerKind, ServerSettings};
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-use super::exchange::Failure;
+use super::exchange::{Attempt, Failure};
 use super::execution;
 use super::lease::Lease;
 use super::lists::{PROMPTS, TOOLS};
@@ -16,7 +16,9 @@ use super::readiness::denial_of;
 use super::resources::learn_links;
 use super::target::Target;
 use super::view::{PromptView, ToolView};
-use super::{Caller, ClientRequest, Core, List, MountError, Outcome, invalid_params, members};
+use super::{
+    Caller, ClientRequest, Core, List, MountError, Outcome, invalid_params, members, rpc_error,
+};
 
 /// The longest requested name of an unknown tool or prompt that is recorded, in bytes. A longer
 /// name is cut.
@@ -58,10 +60,19 @@ impl Core {
         self: &Arc<Self>,
         request: &ClientRequest,
     ) -> Result<FoundTool, RpcError> {
+        self.find_called(request, request.tool.as_ref()).await
+    }
+
+    /// As [`Self::called_tool`]. `known` is the tool if it was looked up already.
+    async fn find_called(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+        known: Option<&FoundTool>,
+    ) -> Result<FoundTool, RpcError> {
         let caller = &request.caller;
         let begun = Instant::now();
         let exposed = name(request, "the name of the tool is missing")?;
-        let known = match &request.tool {
+        let known = match known {
             Some(tool) => Some(tool.clone()),
             None => self.find_tool(caller, &exposed, false).await,
         };
@@ -74,18 +85,39 @@ impl Core {
         found.ok_or_else(|| self.refuse_unknown(request, "tool", &exposed, begun))
     }
 
+    /// Calls a tool. If a person must decide, waits for the decision; after an approval, finds the
+    /// tool and judges the call again, since all may have changed meanwhile.
     pub(super) async fn call_tool(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+        let mut attempt = Attempt::default();
+        let found = self.called_tool(request).await?;
+        let outcome = self.call_found(request, found, &mut attempt).await;
+        let Some(asked) = attempt.asked.take() else {
+            return outcome;
+        };
+        let approved = Box::pin(self.wait_for_person(request, asked)).await;
+        attempt.approved = Some(approved.map_err(|denial| rpc_error(&denial))?);
+        let found = self.find_called(request, None).await?;
+        self.call_found(request, found, &mut attempt).await
+    }
+
+    async fn call_found(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+        found: FoundTool,
+        attempt: &mut Attempt,
+    ) -> Outcome {
         let FoundTool {
             settings,
             definition,
-        } = self.called_tool(request).await?;
+        } = found;
         let name = Some(&definition.name);
         let mut target = self.target(request, &settings, name).await?;
         let original = quote(&definition.name);
         target.definition = Some(definition);
         self.ensure_level(&request.caller, &target).await;
         let changes = [("name", Some(&*original)), (TASK, None)];
-        self.forward_and_learn(request, &target, &changes).await?
+        let forwarding = self.forward_and_learn(request, &target, &changes, attempt);
+        forwarding.await?
     }
 
     /// Sends a request to a server. Remembers this server for the resources to which the result
@@ -95,8 +127,9 @@ impl Core {
         request: &ClientRequest,
         target: &Target,
         changes: &[Change<'_>],
+        attempt: &mut Attempt,
     ) -> Result<Outcome, Failure> {
-        let outcome = self.try_forward(request, target, changes).await;
+        let outcome = self.try_forward(request, target, changes, attempt).await;
         if let Ok(Ok(result)) = &outcome {
             let lease = Lease::of(&request.caller.container);
             learn_links(lease, &target.settings.name, result);
@@ -152,7 +185,9 @@ impl Core {
         let target = self.target(request, &settings, Some(&original)).await?;
         let original = quote(&original);
         let changes = [("name", Some(&*original))];
-        self.forward_and_learn(request, &target, &changes).await?
+        let mut attempt = Attempt::default();
+        let forwarding = self.forward_and_learn(request, &target, &changes, &mut attempt);
+        forwarding.await?
     }
 
     /// The server of a prompt, and the prompt's name at that server.

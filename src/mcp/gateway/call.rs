@@ -2,6 +2,7 @@
 
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::super::error::rpc_error;
 use super::super::event::{Event, Events};
@@ -13,6 +14,8 @@ pub struct Call {
     outcome: BoxFuture<'static, Held>,
     events: mpsc::Receiver<Event>,
     done: Option<Held>,
+    /// To be cancelled when the client stops reading.
+    pub left: CancellationToken,
 }
 
 /// An outcome, and the memory reserved for it until the events before it are delivered.
@@ -31,6 +34,7 @@ impl Call {
         sender: Events,
         events: mpsc::Receiver<Event>,
     ) -> Self {
+        let left = sender.left.clone();
         let held = async move {
             let held = sender.hold(outcome.await);
             held.unwrap_or_else(|denial| (Err(rpc_error(&denial)), MessageReservation::default()))
@@ -39,6 +43,7 @@ impl Call {
             outcome: Box::pin(held),
             events,
             done: None,
+            left,
         }
     }
 
@@ -86,6 +91,7 @@ impl Call {
             outcome: Box::pin(std::future::pending()),
             events: Events::uncharged(1).1,
             done: None,
+            left: CancellationToken::new(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Loads the bundles of a configuration.
 
 use addons::contract::settings::ConfigError;
-use addons::mcp::Bundle as BundleSettings;
+use addons::mcp::{Bundle as BundleSettings, bundles_revision};
 
 use super::LoadedBundle;
 use super::bundle::Bundle;
@@ -47,6 +47,17 @@ impl Bundles {
             unloaded,
             files,
         }
+    }
+}
+
+impl Bundles {
+    /// The revision of the loaded bundles for a method.
+    pub fn revision(&self, method: &str) -> String {
+        let bundles = self.all.iter().filter(|bundle| bundle.is_for(method));
+        bundles_revision(bundles.filter_map(|bundle| {
+            let program = bundle.program.as_ref()?;
+            Some((&*bundle.settings.id, program.revision()))
+        }))
     }
 }
 

@@ -52,6 +52,7 @@ impl DnsFixture {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let snapshots = Arc::new(SnapshotStore::new(Snapshot {
             unloaded_policies: Vec::new(),
+            call_policies: String::new(),
             network: Arc::new(Network {
                 generation: 1,
                 chain: chain(&containers, &log),

@@ -165,6 +165,7 @@ impl Fixture {
         let servers = (*config.addons.mcp).clone();
         let snapshot = Snapshot {
             unloaded_policies: Vec::new(),
+            call_policies: String::new(),
             network: Arc::new(Network {
                 generation: 1,
                 chain: Arc::clone(&chain),

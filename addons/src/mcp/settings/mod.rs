@@ -10,6 +10,7 @@ mod polis;
 mod process;
 mod servers;
 mod types;
+mod waits;
 
 use std::sync::Arc;
 
@@ -23,17 +24,17 @@ pub use types::{
     HttpTransport, Injected, McpSettings, OnChange, OnUnavailable, OverrideRule, OverrideRules,
     PoliciesSettings, Scope, ServerKind, ServerSettings, StdioSettings,
 };
+pub use waits::PersonWaits;
 
 /// The longest exposed name that APIs of models accept, in bytes.
 pub const MAX_EXPOSED_NAME: usize = 64;
 
 /// Keys that have no effect in this version, each with the feature that it would configure.
-const LATER: [(&str, &str); 4] = [
+const LATER: [(&str, &str); 3] = [
     (
         "mcp_hosts",
         "policies for remote MCP servers that clients reach through the proxy's port",
     ),
-    ("approvals", "approval by a person"),
     ("context", "the interceptor API"),
     ("tokens", "access for callers outside a container"),
 ];
@@ -41,9 +42,13 @@ const LATER: [(&str, &str); 4] = [
 impl McpSettings {
     /// Reads the settings.
     pub fn read(files: &Files<'_>) -> Self {
+        let waits = PersonWaits::read(files);
         // `Document::fields` requires a version, which the JSON of clients lacks.
         let Some(fields) = files.mcp.root().and_then(|root| root.fields()) else {
-            return Self::default();
+            return Self {
+                waits,
+                ..Self::default()
+            };
         };
         // Claims and checks the keys of polis. Their values are not needed here: they are defaults
         // for keys of `proxy.yaml`.
@@ -60,6 +65,10 @@ impl McpSettings {
                 at.report().warn_at(at.place(), message);
             }
         }
+        if let Some(at) = fields.find("approvals") {
+            let message = "approvals has no effect here: write it in proxy.yaml";
+            at.report().warn_at(at.place(), message);
+        }
         clients::ignore_in_file(&fields);
         let servers = servers::read(&fields);
         let overrides = overrides::read(&fields, &servers);
@@ -75,6 +84,7 @@ impl McpSettings {
             overrides,
             policies,
             on_definition_change,
+            waits,
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
+use super::waits::PersonWaits;
 use crate::contract::settings::Place;
 use crate::contract::{Endpoint, Host, Level, UrlSecrets};
 
@@ -26,6 +27,8 @@ pub struct McpSettings {
     pub on_definition_change: OnChange,
     /// Further names of the gateway that clients may use in `Host`: `name` or `name:port`.
     pub allowed_hosts: Vec<Arc<str>>,
+    /// How long calls wait for a person's decision.
+    pub waits: PersonWaits,
 }
 
 /// Overrides, by server and the server's own name for the tool.

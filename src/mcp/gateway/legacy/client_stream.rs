@@ -57,7 +57,20 @@ impl ClientStream {
     /// when the client cancels the call, when the session or the process ends, or when the client
     /// stays disconnected for [`RESUME_WITHIN`](super::event_stream::RESUME_WITHIN).
     pub async fn call(self, id: Id, mut call: Call, first: Option<Event>, guard: CallGuard) {
-        self.write(&guard, self.relay(&id, &mut call, first)).await;
+        let left = call.left.clone();
+        let leaving = async {
+            self.stream.without_reader().await;
+            left.cancel();
+            std::future::pending().await
+        };
+        let relaying = self.relay(&id, &mut call, first);
+        let writing = async {
+            tokio::select! {
+                () = leaving => {}
+                () = relaying => {}
+            }
+        };
+        self.write(&guard, writing).await;
     }
 
     /// As [`ClientStream::call`], for a call that has ended: writes only the response.

@@ -133,6 +133,17 @@ impl EventStream {
         self.state.lock().has_reader
     }
 
+    /// Waits until no client is connected.
+    pub async fn without_reader(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if !self.has_reader() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// Waits until no client has been connected for [`RESUME_WITHIN`].
     pub async fn abandoned(&self) {
         loop {

@@ -3,6 +3,7 @@
 pub mod client;
 pub mod server;
 
+mod approvals;
 mod arguments;
 mod bounds;
 mod definitions;

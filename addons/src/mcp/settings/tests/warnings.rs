@@ -8,7 +8,7 @@ fn settings_that_weaken_security_or_have_no_effect_are_warned_about() {
     assert_eq!(
         read_with(text, &[]).unwrap().2,
         [
-            "mcp.yaml:4: approvals has no effect: this version does not implement approval by a person",
+            "mcp.yaml:4: approvals has no effect here: write it in proxy.yaml",
             "mcp.yaml:2: confine: none gives the server all rights of the proxy's process",
             "mcp.yaml:3: on_unavailable: allow lets a message pass while its policies cannot be loaded",
         ]

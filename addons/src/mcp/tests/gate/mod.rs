@@ -3,6 +3,7 @@
 mod arguments;
 mod classification;
 mod client_text;
+mod people;
 mod policy;
 mod response;
 mod rules;
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::contract::{
     BoxFuture, Code, Container, Decision, Decisions, Denial, Direction, Effect, Evaluation,
-    EvaluatorError, FlowStart, FrameBody, Kind, Level, McpSubject, McpTarget, OwnedFlow,
+    EvaluatorError, FlowStart, FrameBody, Kind, Level, McpSubject, McpTarget, NoLedger, OwnedFlow,
     RpcOutcome, Standing, Subject, Unavailable,
 };
 use crate::fixtures::{client, container, ports::TestTasks};
@@ -95,14 +96,6 @@ impl LeaseRecords for Records {
     }
 }
 
-pub(super) struct People(Answered);
-
-impl Approvals for People {
-    fn ask<'a>(&'a self, _: &'a Flow, _: &'a Frame) -> BoxFuture<'a, Answered> {
-        Box::pin(std::future::ready(self.0))
-    }
-}
-
 /// The addon with test doubles of its ports, and the container `web` whose messages it judges.
 pub(super) struct Gate {
     pub(super) addon: Mcp,
@@ -145,7 +138,7 @@ pub(super) fn with_policy(
     let ports = McpPorts {
         evaluator: Arc::clone(&policies) as _,
         records: Arc::clone(&records) as _,
-        approvals: Arc::new(NoApprovals),
+        ledger: Arc::new(NoLedger),
         tasks: Arc::new(TestTasks),
     };
     Gate {

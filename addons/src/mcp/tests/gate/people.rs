@@ -1,0 +1,521 @@
+//! Calls about which a policy asks, with a ledger whose answers a test sets.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use testkit::{each_row, each_row_async};
+
+use super::*;
+use crate::contract::{
+    ApprovalAnswer, ApprovalId, ApprovalLedger, ApprovalOutcome, Approved, Executing, GrantId,
+    LeaseId, LiveGrant, Question, QuestionKind, QuestionLimit,
+};
+use crate::fixtures::run;
+
+const CALLS: &[&str] = &["tools/call"];
+const ID: &str = "00112233445566778899aabbccddeeff";
+const GRANT: &str = "ffeeddccbbaa99887766554433221100";
+
+fn approval() -> ApprovalId {
+    ApprovalId::parse(ID).unwrap()
+}
+
+fn grant() -> GrantId {
+    GrantId::parse(GRANT).unwrap()
+}
+
+/// A ledger whose answers a test sets.
+struct Ledger {
+    answer: Mutex<Result<ApprovalAnswer, Unavailable>>,
+    outcome: Mutex<Result<Option<ApprovalOutcome>, Unavailable>>,
+    /// Whether the grant can be used; it is for one execution.
+    usable: AtomicBool,
+    asked: Mutex<Vec<Question>>,
+    used: Mutex<Vec<(GrantId, LeaseId)>>,
+    /// Called once, while the grant is being used.
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Ledger {
+    fn answering(answer: ApprovalAnswer) -> Arc<Self> {
+        Arc::new(Self {
+            answer: Mutex::new(Ok(answer)),
+            outcome: Mutex::new(Ok(None)),
+            usable: AtomicBool::new(true),
+            asked: Mutex::default(),
+            used: Mutex::default(),
+            meanwhile: Mutex::default(),
+        })
+    }
+
+    fn open() -> Arc<Self> {
+        Self::answering(ApprovalAnswer::Open(approval()))
+    }
+
+    fn uses(&self) -> usize {
+        self.used.lock().len()
+    }
+
+    fn digests(&self) -> Vec<String> {
+        let asked = self.asked.lock();
+        asked.iter().map(|one| one.digest().to_owned()).collect()
+    }
+}
+
+impl ApprovalLedger for Ledger {
+    fn live(&self, _: LeaseId) -> Arc<[LiveGrant]> {
+        Arc::default()
+    }
+
+    fn ask(&self, question: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>> {
+        self.asked.lock().push(question);
+        let answer = self.answer.lock().clone();
+        Box::pin(async move { answer })
+    }
+
+    fn wait(
+        &self,
+        _: ApprovalId,
+        _: Duration,
+    ) -> BoxFuture<'_, Result<Option<ApprovalOutcome>, Unavailable>> {
+        let outcome = self.outcome.lock().clone();
+        Box::pin(async move { outcome })
+    }
+
+    fn use_grant(&self, id: GrantId, lease: LeaseId) -> BoxFuture<'_, Result<bool, Unavailable>> {
+        if let Some(meanwhile) = self.meanwhile.lock().take() {
+            meanwhile();
+        }
+        let usable = self.usable.swap(false, Ordering::Relaxed);
+        self.used.lock().extend(usable.then_some((id, lease)));
+        Box::pin(async move { Ok(usable) })
+    }
+}
+
+/// A gate whose policy decides `ask` on requests of calls, and allows responses.
+fn asking(settings: McpSettings, ledger: &Arc<Ledger>) -> Gate {
+    let policy = |input: &Value| {
+        let effect = match input["phase"] == "request" {
+            true => Effect::Ask,
+            false => Effect::Allow,
+        };
+        Ok(vec![decision("money", effect)])
+    };
+    with_ledger(with_policy(settings, CALLS, policy), ledger)
+}
+
+fn with_ledger(mut gate: Gate, ledger: &Arc<Ledger>) -> Gate {
+    gate.addon.ports.ledger = Arc::clone(ledger) as _;
+    gate
+}
+
+/// The part of a denial that the model reads: `outcome`, `approval` and the sentence.
+#[track_caller]
+fn assert_said(denial: &Denial, outcome: &str, approval: Option<&str>, parts: &[&str]) {
+    assert_eq!(denial.code(), Code::PolicyDeniedContinue);
+    assert_eq!(denial.detail("outcome"), Some(outcome));
+    assert_eq!(denial.detail("approval"), approval);
+    assert_eq!(denial.detail("tool"), Some("fetch"));
+    assert_eq!(denial.rule_name(), Some("money"));
+    for part in [parts, &["money says so"]].concat() {
+        assert!(denial.sentence().contains(part), "{denial}");
+        assert!(denial.detail("reason").unwrap().contains(part), "{denial}");
+    }
+}
+
+#[test]
+fn each_answer_of_the_ledger_has_its_verdict_and_its_words_for_the_model() {
+    let denied = |words: Option<&str>| ApprovalAnswer::Denied {
+        approval: approval(),
+        words: words.map(Into::into),
+    };
+    let id = Some(ID);
+    each_row(
+        [
+            (
+                ApprovalAnswer::Open(approval()),
+                "pending",
+                id,
+                &["waits for a person", ID, "once", "do not poll"][..],
+            ),
+            (
+                denied(Some("use\nthe mirror")),
+                "denied",
+                id,
+                &["denied by a person: use the mirror", "do not repeat"],
+            ),
+            (denied(None), "denied", id, &["denied by a person;"]),
+            (
+                ApprovalAnswer::Used,
+                "used",
+                None,
+                &["an equal call got it"],
+            ),
+            (
+                ApprovalAnswer::Full(QuestionLimit::Container),
+                "full",
+                None,
+                &["no person can be asked now"],
+            ),
+        ],
+        |(answer, outcome, approval, parts)| {
+            let ledger = Ledger::answering(answer);
+            let gate = asking(settings(), &ledger);
+            let denial = run(gate.fetch(json!({}))).unwrap_err();
+            assert_said(&denial, outcome, approval, parts);
+            assert_eq!(ledger.uses(), 0);
+        },
+    );
+}
+
+#[tokio::test]
+async fn a_grant_is_used_once_and_answers_the_call() {
+    let ledger = Ledger::answering(ApprovalAnswer::Granted(grant()));
+    let gate = asking(settings(), &ledger);
+    let mut flow = gate.flow();
+    let mut frame = fetch(&json!({ "q": 1 }));
+    gate.request(&mut flow, &mut frame).await.unwrap();
+    assert_eq!(*ledger.used.lock(), [(grant(), gate.web.lease)]);
+    assert_eq!(flow.mcp_record().decision, Some(Effect::Ask));
+    assert_eq!(flow.mcp_record().approval.as_deref(), Some(GRANT));
+    // Another call was faster.
+    let denial = gate.fetch(json!({ "q": 1 })).await.unwrap_err();
+    assert_said(&denial, "used", None, &["repeat the call only if"]);
+}
+
+#[tokio::test]
+async fn a_person_sees_the_original_names_and_the_callers_arguments() {
+    let rule = OverrideRule {
+        rename: Some("read".into()),
+        hide_fields: vec!["debug".into()],
+        defaults: vec![("id".into(), Injected::Uuid)],
+        open_world: Some(false),
+        ..OverrideRule::default()
+    };
+    let ledger = Ledger::open();
+    let gate = asking(with_rule(rule), &ledger);
+    gate.web.raise_level(Level::Confidential);
+    gate.fetch(json!({ "q": 2, "debug": 1 })).await.unwrap_err();
+    gate.fetch(json!({ "debug": 1, "q": 2.0 }))
+        .await
+        .unwrap_err();
+    let asked = ledger.asked.lock();
+    let topic = asked[0].topic();
+    assert_eq!(topic.kind, QuestionKind::Tool);
+    assert_eq!(topic.lease, gate.web.lease);
+    assert_eq!(topic.server.as_deref(), Some("kb"));
+    assert_eq!(&*topic.subject, "fetch");
+    assert_eq!(topic.rule.as_deref(), Some("money"));
+    assert_eq!(topic.reason.as_deref(), Some("money says so"));
+    assert_eq!(topic.level, Level::Confidential);
+    assert_eq!(asked[0].arguments(), Some(r#"{"debug":1,"q":2}"#));
+    // `uuid()` differs for each call.
+    assert_eq!(asked[0].digest(), asked[1].digest());
+}
+
+#[test]
+fn another_call_is_another_question() {
+    let first = || (OverrideRule::default(), 0_u8, FETCH, json!({ "q": 1 }));
+    let digest = |(rule, revision, definition, arguments): (_, u8, &str, Value)| {
+        let ledger = Ledger::open();
+        let policy = move |_: &Value| {
+            Ok(vec![Decision {
+                revision: [revision; 32],
+                ..decision("money", Effect::Ask)
+            }])
+        };
+        let gate = with_ledger(with_policy(with_rule(rule), CALLS, policy), &ledger);
+        let mut frame = fetch(&arguments).of_tool(tool(definition));
+        run(gate.request(&mut gate.flow(), &mut frame)).unwrap_err();
+        let topic = ledger.asked.lock()[0].topic().clone();
+        // The lease of each gate is another one, so digests cannot be compared.
+        let arguments = arguments.to_string();
+        (topic.revision, topic.subject, arguments)
+    };
+    let with_default = |value: Value| OverrideRule {
+        defaults: vec![("id".into(), Injected::Value(value))],
+        ..OverrideRule::default()
+    };
+    let one = digest(first());
+    assert_eq!(one, digest(first()));
+    each_row(
+        [
+            (with_default(json!(1)), 0, FETCH, json!({ "q": 1 })),
+            (with_default(json!(2)), 0, FETCH, json!({ "q": 1 })),
+            (OverrideRule::default(), 1, FETCH, json!({ "q": 1 })),
+            (
+                OverrideRule::default(),
+                0,
+                r#"{"name":"fetch","description":"other"}"#,
+                json!({ "q": 1 }),
+            ),
+            (OverrideRule::default(), 0, FETCH, json!({ "q": 2 })),
+        ],
+        |other| assert_ne!(one, digest(other)),
+    );
+    let ledger = Ledger::open();
+    let gate = asking(settings(), &ledger);
+    for arguments in [json!({ "q": 1 }), json!({ "q": 2 }), json!({ "q": 1 })] {
+        run(gate.fetch(arguments)).unwrap_err();
+    }
+    let digests = ledger.digests();
+    assert!(digests[0] != digests[1] && digests[0] == digests[2]);
+}
+
+/// Asks about a call of `fetch`, and has a person approve it; returns the flow.
+async fn approved(gate: &Gate, ledger: &Ledger) -> OwnedFlow {
+    let mut flow = gate.flow();
+    let asked = gate
+        .request(&mut flow, &mut fetch(&json!({ "q": 1 })))
+        .await;
+    asked.unwrap_err();
+    *ledger.outcome.lock() = Ok(Some(ApprovalOutcome::Granted(grant())));
+    let question = flow.take_slot::<OpenQuestion>().unwrap();
+    assert_eq!(question.approval(), approval());
+    let decided = question.decision(&mut flow, Duration::from_secs(1)).await;
+    decided.unwrap();
+    flow
+}
+
+#[tokio::test]
+async fn an_approved_call_is_judged_again_and_uses_its_grant() {
+    let ledger = Ledger::open();
+    let gate = asking(settings(), &ledger);
+    let mut flow = approved(&gate, &ledger).await;
+    assert_eq!(ledger.uses(), 0, "not before the call was judged again");
+    let mut frame = fetch(&json!({ "q": 1 }));
+    gate.request(&mut flow, &mut frame).await.unwrap();
+    assert_eq!(ledger.uses(), 1);
+    assert_eq!(
+        ledger.asked.lock().len(),
+        1,
+        "the grant is kept for this call"
+    );
+    assert_eq!(flow.mcp_record().approval.as_deref(), Some(ID));
+    assert!(flow.mcp_record().waited.is_some());
+}
+
+#[test]
+fn each_outcome_of_the_wait_has_its_words_for_the_model() {
+    let denied = |words: Option<&str>| Some(ApprovalOutcome::Denied(words.map(Into::into)));
+    let id = Some(ID);
+    each_row(
+        [
+            (
+                denied(Some("not now")),
+                "denied",
+                id,
+                "denied by a person: not now",
+            ),
+            (denied(None), "denied", id, "denied by a person"),
+            (
+                Some(ApprovalOutcome::Used),
+                "used",
+                None,
+                "an equal call got it",
+            ),
+            (
+                Some(ApprovalOutcome::Expired),
+                "expired",
+                id,
+                "nobody decided in time",
+            ),
+            (
+                Some(ApprovalOutcome::Ended),
+                "expired",
+                id,
+                "nobody decided in time",
+            ),
+            (None, "pending", id, "waits for a person"),
+        ],
+        |(outcome, word, approval, part)| {
+            let ledger = Ledger::open();
+            let gate = asking(settings(), &ledger);
+            let mut flow = gate.flow();
+            run(gate.request(&mut flow, &mut fetch(&json!({})))).unwrap_err();
+            *ledger.outcome.lock() = Ok(outcome);
+            let question = flow.take_slot::<OpenQuestion>().unwrap();
+            let decided = run(question.decision(&mut flow, Duration::from_secs(1)));
+            let denial = decided.unwrap_err();
+            assert_said(&denial, word, approval, &[part]);
+            assert!(flow.mcp_record().waited.is_some());
+            let is_denied = word == "denied";
+            let decision = flow.mcp_record().decision;
+            assert_eq!(decision == Some(Effect::DenyContinue), is_denied);
+            assert!(flow.find_slot::<Approved>().is_none());
+        },
+    );
+}
+
+/// What a policy decides, by a number that a test sets.
+const EFFECTS: [Effect; 3] = [Effect::Ask, Effect::DenyContinue, Effect::DenyAbort];
+
+#[tokio::test]
+async fn an_approval_answers_nothing_but_the_question() {
+    type Change = fn(&Gate, &AtomicU8, &mut Frame);
+    let closed = OverrideRule {
+        open_world: Some(false),
+        ..OverrideRule::default()
+    };
+    let still = "approved, but denied: ";
+    let rows: [(&str, Change, Code, &str); 8] = [
+        (
+            "the latch is set",
+            |gate, _, _| gate.web.abort(),
+            Code::PolicyDenied,
+            still,
+        ),
+        (
+            "the policy denies",
+            |_, effect, _| effect.store(1, Ordering::Relaxed),
+            Code::PolicyDeniedContinue,
+            still,
+        ),
+        (
+            "the policy aborts",
+            |_, effect, _| effect.store(2, Ordering::Relaxed),
+            Code::PolicyDenied,
+            still,
+        ),
+        (
+            "the definition is blocked",
+            |_, _, frame| frame.definition = Some(changed(FETCH)),
+            Code::PolicyDeniedContinue,
+            still,
+        ),
+        (
+            "another definition was accepted",
+            |_, _, frame| {
+                frame.definition = Some(tool(r#"{"name":"fetch","description":"other"}"#));
+            },
+            Code::PolicyDeniedContinue,
+            "changed before",
+        ),
+        (
+            "the policy was edited",
+            |_, effect, _| effect.store(16, Ordering::Relaxed),
+            Code::PolicyDeniedContinue,
+            "changed before",
+        ),
+        (
+            "the level rose",
+            |gate, _, _| gate.web.raise_level(Level::Confidential),
+            Code::PolicyDeniedContinue,
+            "changed before",
+        ),
+        (
+            "the arguments are others",
+            |_, _, frame| *frame = fetch(&json!({ "q": 2 })),
+            Code::PolicyDeniedContinue,
+            "changed before",
+        ),
+    ];
+    each_row_async(rows, async |(_, change, code, part)| {
+        let ledger = Ledger::open();
+        let state = Arc::new(AtomicU8::new(0));
+        let read = Arc::clone(&state);
+        let policy = move |_: &Value| {
+            let state = read.load(Ordering::Relaxed);
+            Ok(vec![Decision {
+                revision: [state & 16; 32],
+                ..decision("money", EFFECTS[usize::from(state & 15)])
+            }])
+        };
+        let gate = with_ledger(
+            with_policy(with_rule(closed.clone()), CALLS, policy),
+            &ledger,
+        );
+        let mut flow = approved(&gate, &ledger).await;
+        let mut frame = fetch(&json!({ "q": 1 }));
+        change(&gate, &state, &mut frame);
+        let denial = gate.request(&mut flow, &mut frame).await.unwrap_err();
+        assert_eq!(denial.code(), code, "{denial}");
+        assert!(denial.sentence().contains(part), "{denial}");
+        assert_eq!(denial.detail("approval"), Some(ID));
+        assert_eq!(ledger.uses(), 0, "the grant is kept");
+        assert_eq!(ledger.asked.lock().len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_is_denied_if_the_latch_is_set_while_its_grant_is_used() {
+    let ledger = Ledger::answering(ApprovalAnswer::Granted(grant()));
+    let gate = asking(settings(), &ledger);
+    let web = Arc::clone(&gate.web);
+    *ledger.meanwhile.lock() = Some(Box::new(move || web.abort()));
+    let judged = gate.fetch(json!({})).await;
+    assert_eq!(code(&judged), Some(Code::PolicyDenied));
+}
+
+#[tokio::test]
+async fn the_approval_of_an_execution_answers_the_ask_about_its_response() {
+    let always = |input: &Value, of_request: Effect| {
+        let effect = match input["phase"] == "request" {
+            true => of_request,
+            false => Effect::Ask,
+        };
+        Ok(vec![decision("money", effect)])
+    };
+    for (of_request, passes) in [(Effect::Ask, true), (Effect::Allow, false)] {
+        let ledger = Ledger::answering(ApprovalAnswer::Granted(grant()));
+        let policy = move |input: &Value| always(input, of_request);
+        let gate = with_ledger(with_policy(settings(), CALLS, policy), &ledger);
+        let (_, judged) = gate.answer(ok(json!({ "content": [] }))).await;
+        let expected = (!passes).then_some(Code::PolicyDeniedContinue);
+        assert_eq!(code(&judged), expected, "{of_request:?}");
+        assert_eq!(ledger.asked.lock().len(), usize::from(passes));
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_asked_about_other_messages_or_in_a_dry_run() {
+    let ledger = Ledger::answering(ApprovalAnswer::Granted(grant()));
+    let policy = |_: &Value| Ok(vec![decision("money", Effect::Ask)]);
+    let methods = &["tools/call", "prompts/get", "elicitation/create"];
+    let gate = with_ledger(with_policy(settings(), methods, policy), &ledger);
+    for (method, direction) in [
+        ("prompts/get", Direction::ToServer),
+        ("elicitation/create", Direction::ToClient),
+    ] {
+        let mut flow = start(&gate.web, method, None).begin();
+        let mut frame = Frame::request(direction, kb(), method, Some(raw("{}")));
+        let judged = gate.request(&mut flow, &mut frame).await;
+        assert_eq!(code(&judged), Some(Code::PolicyDeniedContinue), "{method}");
+    }
+    let mut flow = start(&gate.web, "tools/call", Some("fetch")).begin_dry();
+    let judged = gate
+        .addon
+        .judge_request(&mut flow, &mut fetch(&json!({})))
+        .await;
+    let denial = judged.unwrap_err();
+    assert!(
+        denial.sentence().contains("a person would be asked"),
+        "{denial}"
+    );
+    assert!(denial.edit().unwrap().contains("unified-proxy approvals"));
+    assert!(ledger.asked.lock().is_empty());
+}
+
+#[tokio::test]
+async fn an_unreadable_ledger_denies() {
+    let ledger = Ledger::open();
+    *ledger.answer.lock() = Err(Unavailable);
+    let gate = asking(settings(), &ledger);
+    let judged = gate.fetch(json!({})).await;
+    assert_eq!(code(&judged), Some(Code::RegistryUnavailable));
+}
+
+#[tokio::test]
+async fn a_retry_of_an_approved_execution_is_not_asked_about() {
+    let ledger = Ledger::open();
+    let gate = asking(settings(), &ledger);
+    gate.fetch(json!({ "q": 1 })).await.unwrap_err();
+    let digest: Box<str> = ledger.digests().remove(0).into();
+    for (arguments, passes) in [(json!({ "q": 1 }), true), (json!({ "q": 2 }), false)] {
+        let mut flow = gate.flow();
+        flow.put_slot(Executing(vec![digest.clone()]));
+        let judged = gate.request(&mut flow, &mut fetch(&arguments)).await;
+        assert_eq!(judged.is_ok(), passes, "{arguments}");
+    }
+    assert_eq!(ledger.uses(), 0);
+}
