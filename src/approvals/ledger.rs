@@ -91,8 +91,8 @@ impl Ledger {
         self.with(move |store, now| {
             Ok(match store.ask(&question, ttl, now)? {
                 // Another caller has waited for it.
-                Asked::Granted(grant) if waiters.is_promised(grant) => ApprovalAnswer::Used,
-                Asked::Granted(grant) => ApprovalAnswer::Granted(grant),
+                Asked::Granted { grant, .. } if waiters.is_promised(grant) => ApprovalAnswer::Used,
+                Asked::Granted { grant, approval } => ApprovalAnswer::Granted { grant, approval },
                 Asked::Denied { approval, words } => ApprovalAnswer::Denied { approval, words },
                 Asked::Open(id) => ApprovalAnswer::Open(id),
                 Asked::Full(limit) => ApprovalAnswer::Full(limit),
@@ -125,6 +125,12 @@ impl Ledger {
             Some(outcome) => Ok(waiting.told().unwrap_or(outcome)),
             None => Ok(waiting.outcome().await),
         }
+    }
+
+    /// Gives back a grant for one execution that [`wait`](Self::wait) returned and that was not
+    /// used: the next caller that waits gets it.
+    pub fn release(&self, id: GrantId) {
+        self.waiters.release(id);
     }
 
     /// Uses a grant of a lease, right before what it permits is sent. `false`: it is over, or it is
@@ -336,8 +342,9 @@ fn outcome_of(record: Record, grant: Option<Grant>, waiters: &Waiters) -> Option
     Some(match (record.state, grant) {
         (State::Pending, _) => return None,
         (State::Approved, Some(grant)) if grant.scope == Scope::Once => {
+            // It is used or given back soon.
             if waiters.is_promised(grant.id) {
-                return Some(ApprovalOutcome::Used);
+                return None;
             }
             waiters.tell(&Change {
                 approval: Some(record.id),

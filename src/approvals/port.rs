@@ -45,8 +45,8 @@ impl ApprovalLedger for LedgerPort {
             let lease = question.topic().lease;
             let answer = self.ledger.ask(question, self.ttl).await;
             let answer = answer.map_err(unavailable)?;
-            if let ApprovalAnswer::Granted(id) = answer {
-                self.know(id, lease).await.map_err(unavailable)?;
+            if let ApprovalAnswer::Granted { grant, .. } = answer {
+                self.know(grant, lease).await.map_err(unavailable)?;
             }
             Ok(answer)
         })
@@ -68,6 +68,10 @@ impl ApprovalLedger for LedgerPort {
             }
             Ok(Some(outcome))
         })
+    }
+
+    fn release(&self, id: GrantId) {
+        self.ledger.release(id);
     }
 
     fn use_grant(&self, id: GrantId, lease: LeaseId) -> BoxFuture<'_, Result<bool, Unavailable>> {

@@ -204,7 +204,11 @@ impl From<&Topic> for Target {
 /// What the store answers to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
-    Granted(GrantId),
+    Granted {
+        grant: GrantId,
+        /// The question from which the grant came.
+        approval: Option<ApprovalId>,
+    },
     Denied {
         approval: ApprovalId,
         words: Option<Arc<str>>,

@@ -24,9 +24,9 @@ pub(super) struct Waiters {
 struct Queues {
     /// In the order in which the callers began to wait. No queue is empty.
     waiting: HashMap<ApprovalId, VecDeque<Waiter>>,
-    /// The grants for one execution that a caller has waited for and not used yet, with the time
-    /// until which other callers do not get them.
-    promised: HashMap<GrantId, OffsetDateTime>,
+    /// The grants for one execution that a caller has waited for and not used yet, with their
+    /// questions, and the time until which other callers do not get them.
+    promised: HashMap<GrantId, (ApprovalId, OffsetDateTime)>,
     /// The number of the next caller.
     next: u64,
 }
@@ -69,8 +69,16 @@ impl Waiters {
     pub(super) fn is_promised(&self, grant: GrantId) -> bool {
         let now = (self.clock)();
         let mut queues = self.queues.lock();
-        queues.promised.retain(|_, until| *until > now);
+        queues.promised.retain(|_, (_, until)| *until > now);
         queues.promised.contains_key(&grant)
+    }
+
+    /// Gives a grant that a caller has taken and not used to the next caller.
+    pub(super) fn release(&self, grant: GrantId) {
+        let mut queues = self.queues.lock();
+        if let Some((id, _)) = queues.promised.remove(&grant) {
+            queues.offer(id, grant, (self.clock)());
+        }
     }
 
     /// Tells the callers of a question what became of it.
@@ -105,7 +113,7 @@ impl Queues {
     }
 
     /// Gives a grant for one execution to the caller that has waited longest. The others wait until
-    /// that caller has taken it, since they are next if it has gone.
+    /// that caller has used it, since they are next if it does not.
     fn offer(&mut self, id: ApprovalId, grant: GrantId, now: OffsetDateTime) {
         self.promised.remove(&grant);
         let Some(queue) = self.waiting.get_mut(&id) else {
@@ -113,7 +121,7 @@ impl Queues {
         };
         while let Some(first) = queue.pop_front() {
             if first.told.send(ApprovalOutcome::Granted(grant)).is_ok() {
-                self.promised.insert(grant, now + PROMISED_FOR);
+                self.promised.insert(grant, (id, now + PROMISED_FOR));
                 break;
             }
         }
@@ -135,24 +143,12 @@ impl Waiting {
     /// Waits until the question is decided or over.
     pub(super) async fn outcome(mut self) -> ApprovalOutcome {
         let outcome = (&mut self.outcome).await;
-        self.take(outcome.unwrap_or(ApprovalOutcome::Expired))
+        outcome.unwrap_or(ApprovalOutcome::Expired)
     }
 
     /// What this caller was told already.
     pub(super) fn told(mut self) -> Option<ApprovalOutcome> {
-        let outcome = self.outcome.try_recv().ok()?;
-        Some(self.take(outcome))
-    }
-
-    /// Tells the other callers that this one takes an approval for one execution.
-    fn take(&self, outcome: ApprovalOutcome) -> ApprovalOutcome {
-        if let ApprovalOutcome::Granted(grant) = outcome {
-            let mut queues = self.waiters.queues.lock();
-            if queues.promised.contains_key(&grant) {
-                queues.tell_all(self.id, &ApprovalOutcome::Used);
-            }
-        }
-        outcome
+        self.outcome.try_recv().ok()
     }
 }
 

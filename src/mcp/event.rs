@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use addons::contract::Denial;
+use addons::contract::{Denial, Executing};
+use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -32,8 +33,17 @@ pub struct Events {
     memory: Option<Arc<dyn MessageMemory>>,
     /// The memory of the message whose events these are, held as long as its call.
     message: MessageReservation,
+    /// The call whose events these are.
+    pub call: Arc<CallState>,
+}
+
+/// What those who work on a client's call know of each other.
+#[derive(Default)]
+pub struct CallState {
     /// Cancelled when the client stops reading. It may come back for what it has missed.
     pub left: CancellationToken,
+    /// The approval under which the call was sent, if a person approved it.
+    pub executing: Mutex<Option<Executing>>,
 }
 
 impl Events {
@@ -51,7 +61,7 @@ impl Events {
             queue,
             memory: None,
             message: MessageReservation::default(),
-            left: CancellationToken::new(),
+            call: Arc::default(),
         };
         (events, receiver)
     }
@@ -70,6 +80,14 @@ impl Events {
     /// Creates a queue without a receiver, for a request whose events are dropped.
     pub fn none() -> Self {
         Self::uncharged(1).0
+    }
+
+    /// As [`none`](Self::none), for a request that continues a call.
+    pub fn continuing(call: &Arc<CallState>) -> Self {
+        Self {
+            call: Arc::clone(call),
+            ..Self::none()
+        }
     }
 
     /// Creates another queue of [`EVENT_QUEUE`] events that are charged to the same memory.

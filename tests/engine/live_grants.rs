@@ -141,7 +141,10 @@ async fn a_granted_answer_is_in_memory_before_its_caller_has_it() {
     // Nobody follows the ledger.
     assert_eq!(fixture.ports(), [0; 0]);
     let answer = fixture.port.ask(fixture.question()).await.unwrap();
-    assert!(matches!(answer, ApprovalAnswer::Granted(_)), "{answer:?}");
+    assert!(
+        matches!(answer, ApprovalAnswer::Granted { .. }),
+        "{answer:?}"
+    );
     assert_eq!(fixture.ports(), [443]);
 }
 

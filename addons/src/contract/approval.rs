@@ -198,7 +198,12 @@ fn digest(topic: &Topic, arguments: Option<&str>) -> String {
 pub enum ApprovalAnswer {
     /// A grant answers it. The grant must be used before anything is sent: it may be for one
     /// execution, and another caller may be faster.
-    Granted(GrantId),
+    Granted {
+        /// The grant.
+        grant: GrantId,
+        /// The question from which it came; `None` if an operator gave it without one.
+        approval: Option<ApprovalId>,
+    },
     /// A person denied it.
     Denied {
         /// The question that was denied.

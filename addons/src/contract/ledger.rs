@@ -73,6 +73,10 @@ pub trait ApprovalLedger: Send + Sync {
         limit: Duration,
     ) -> BoxFuture<'_, Result<Option<ApprovalOutcome>, Unavailable>>;
 
+    /// Gives back a grant that [`wait`](Self::wait) returned, so that the next caller that waits
+    /// gets it. Does nothing if it was used, or is not for one execution.
+    fn release(&self, id: GrantId);
+
     /// Uses a grant of a lease, right before what it permits is sent; `false` if it has ended, or
     /// was for one execution and is used.
     fn use_grant(&self, id: GrantId, lease: LeaseId) -> BoxFuture<'_, Result<bool, Unavailable>>;
@@ -155,6 +159,8 @@ impl ApprovalLedger for NoLedger {
     ) -> BoxFuture<'_, Result<Option<ApprovalOutcome>, Unavailable>> {
         Box::pin(std::future::ready(Err(Unavailable)))
     }
+
+    fn release(&self, _: GrantId) {}
 
     fn use_grant(&self, _: GrantId, _: LeaseId) -> BoxFuture<'_, Result<bool, Unavailable>> {
         Box::pin(std::future::ready(Err(Unavailable)))

@@ -1,8 +1,10 @@
 //! The canonical form of JSON (RFC 8785).
 //!
-//! There are two deviations. An integer of 2^53 or more (in absolute value) stays as written, since
-//! RFC 8785 would round two different ids to the same text. A number beyond the range of a double
-//! also stays as written, since RFC 8785 has no form for it.
+//! There are two deviations. A number stays as written if a double cannot hold its digits, since
+//! RFC 8785 would give two different numbers the same text: an integer of 2^53 or more (in absolute
+//! value), any other number of that size with more than 15 significant digits, and every number
+//! with more than 17. A number beyond the range of a double also stays as written, since RFC 8785
+//! has no form for it.
 
 use std::fmt::Write as _;
 
@@ -56,7 +58,9 @@ fn write(node: &Node<'_>, out: &mut String) {
 /// Writes a number as ECMAScript does (RFC 8785, section 3.2.2.3).
 fn write_number(json: &str, number: f64, out: &mut String) {
     let is_integer = !json.contains(['.', 'e', 'E']);
-    if !number.is_finite() || (is_integer && number.abs() >= EXACT) {
+    let digits = significant_digits(json);
+    let is_large = number.abs() >= EXACT;
+    if !number.is_finite() || digits > 17 || (is_large && (is_integer || digits > 15)) {
         out.push_str(json);
         return;
     }
@@ -75,4 +79,11 @@ fn write_number(json: &str, number: f64, out: &mut String) {
     }
     let sign = if exponent > 0 { "+" } else { "" };
     let _ = write!(out, "{mantissa}e{sign}{exponent}");
+}
+
+/// The number of digits before the exponent, without leading zeros.
+fn significant_digits(json: &str) -> usize {
+    let mantissa = json.split(['e', 'E']).next().unwrap_or_default();
+    let digits = mantissa.chars().filter(char::is_ascii_digit);
+    digits.skip_while(|digit| *digit == '0').count()
 }

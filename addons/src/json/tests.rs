@@ -122,8 +122,11 @@ fn the_canonical_text_follows_rfc_8785_except_for_numbers_that_a_double_does_not
             ("1e21", "1e+21"),
             ("0.000001", "0.000001"),
             ("1e-7", "1e-7"),
-            // The two deviations: RFC 8785 would round the first number and refuse the second.
+            ("0.1000000000000000", "0.1"),
+            // The deviations: RFC 8785 would round these numbers, and refuse the last.
             ("9007199254740993", "9007199254740993"),
+            ("9007199254740993.0", "9007199254740993.0"),
+            ("0.10000000000000000555", "0.10000000000000000555"),
             ("1e400", "1e400"),
         ],
         |(text, expected)| assert_eq!(canonical_of(text), expected, "{text}"),

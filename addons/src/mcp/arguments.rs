@@ -22,6 +22,7 @@ impl OverrideRule {
         &self,
         arguments: &mut Node<'_>,
         schema: Option<&str>,
+        defaults: Defaults,
     ) -> Result<(), Denial> {
         let schema = InputSchema::new(schema);
         // A name with dots is a path, unless the schema declares a property of this name.
@@ -43,7 +44,7 @@ impl OverrideRule {
             }
         }
         for (field, injected) in &self.defaults {
-            let (field, value) = (&**field, injected.value());
+            let (field, value) = (&**field, injected.value(defaults));
             match is_path(field) {
                 true => set(arguments, &split(field), Some(&value))?,
                 false => set(arguments, &[field], Some(&value))?,
@@ -57,12 +58,25 @@ fn split(field: &str) -> Vec<&str> {
     field.split('.').collect()
 }
 
+/// The form of defaults.
+#[derive(Clone, Copy)]
+pub(super) enum Defaults {
+    /// For the server.
+    Sent,
+    /// For a person who decides about the call: as they are written, so that they are the same for
+    /// each call and have no secret of a variable.
+    Written,
+}
+
 impl Injected {
-    fn value(&self) -> Node<'static> {
-        match self {
-            Self::Value(value) => value.into(),
-            Self::Uuid => Node::string(&Uuid::new_v4().to_string()),
-            Self::Now => {
+    fn value(&self, form: Defaults) -> Node<'static> {
+        match (self, form) {
+            (Self::Value(value), _) | (Self::Variable(value), Defaults::Sent) => value.into(),
+            (Self::Variable(_), Defaults::Written) => Node::string("${…}"),
+            (Self::Uuid, Defaults::Written) => Node::string("uuid()"),
+            (Self::Now, Defaults::Written) => Node::string("now()"),
+            (Self::Uuid, Defaults::Sent) => Node::string(&Uuid::new_v4().to_string()),
+            (Self::Now, Defaults::Sent) => {
                 let now = OffsetDateTime::now_utc().format(&Rfc3339);
                 // Formatting fails only after the year 9999.
                 Node::string(&now.unwrap_or_default())

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
+use super::arguments::Defaults;
 use super::denials::Target;
 use super::settings::OverrideRule;
 use crate::contract::{Container, Definition, Denial};
-use crate::json::{Members, Node, RawJsonError, canonical, sha256_hex};
+use crate::json::{Members, Node, ObjectText, RawJsonError, canonical, sha256_hex};
 
 /// The longest params that are read on the connection's thread, in bytes. Reading them takes less
 /// than 1 ms. Longer params are read on a blocking thread.
@@ -21,6 +22,21 @@ const READ: [&str; 6] = [
     "task",
     "inputResponses",
     "requestState",
+];
+
+/// The members of a call's params that a person who decides about it is not shown: the question has
+/// the name, and the gateway writes or removes the others.
+const NOT_SHOWN: [&str; 3] = ["name", "_meta", "task"];
+
+/// The keys of `_meta` that the gateway writes, and those of trace contexts.
+const KNOWN_META: [&str; 7] = [
+    "progressToken",
+    "traceparent",
+    "tracestate",
+    "io.modelcontextprotocol/protocolVersion",
+    "io.modelcontextprotocol/clientInfo",
+    "io.modelcontextprotocol/clientCapabilities",
+    "io.modelcontextprotocol/logLevel",
 ];
 
 /// A tool call that is being judged.
@@ -69,7 +85,7 @@ pub(super) fn prepare(
         None => None,
         Some(rule) => {
             let tool = Members::read(&definition.raw).map_err(unreadable)?;
-            rule.apply(&mut arguments, tool.get("inputSchema"))?;
+            rule.apply(&mut arguments, tool.get("inputSchema"), Defaults::Sent)?;
             Some(with_arguments(&members, &arguments.to_json())?)
         }
     };
@@ -82,6 +98,68 @@ pub(super) fn prepare(
         replaced,
         args_sha256,
     })
+}
+
+/// What a person sees of a call.
+pub(super) struct Shown {
+    /// The arguments as the server gets them. If the params have other members that the server
+    /// gets, such as the answers in a retry, an object of the arguments and these members.
+    pub(super) text: Box<RawValue>,
+    /// Whether there are such members.
+    pub(super) has_more: bool,
+}
+
+/// Prepares what a person sees of a call: `redacted` are the arguments that a policy set, and
+/// `params` the params as the caller wrote them.
+pub(super) fn shown(
+    params: &RawValue,
+    redacted: Option<&RawValue>,
+    definition: &Definition,
+    rule: Option<&OverrideRule>,
+) -> Result<Shown, Denial> {
+    let members = Members::read(params).map_err(unreadable)?;
+    let given = arguments(&members);
+    let arguments = match (redacted, rule.filter(|rule| !rule.leaves_arguments())) {
+        (Some(redacted), _) => redacted.get().to_owned(),
+        (None, None) => given.to_owned(),
+        (None, Some(rule)) => {
+            let mut arguments = Node::parse(given).map_err(unreadable)?;
+            let tool = Members::read(&definition.raw).map_err(unreadable)?;
+            rule.apply(&mut arguments, tool.get("inputSchema"), Defaults::Written)?;
+            arguments.to_json()
+        }
+    };
+    let more = members.iter().filter(|(key, _)| !NOT_SHOWN.contains(key));
+    let more: Vec<_> = more.filter(|(key, _)| *key != "arguments").collect();
+    if more.is_empty() {
+        let text = raw(arguments)?;
+        return Ok(Shown {
+            text,
+            has_more: false,
+        });
+    }
+    let mut all = ObjectText::default();
+    all.member("arguments", &arguments);
+    for (key, value) in more {
+        all.member(key, value);
+    }
+    Ok(Shown {
+        text: raw(all.end())?,
+        has_more: true,
+    })
+}
+
+/// The params of a call without the keys of `_meta` that a person was not shown.
+pub(super) fn without_unknown_meta(params: &RawValue) -> Result<Box<RawValue>, Denial> {
+    let members = Members::read(params).map_err(unreadable)?;
+    let Some(meta) = members.members("_meta").map_err(unreadable)? else {
+        return Ok(params.to_owned());
+    };
+    let mut kept = ObjectText::default();
+    for (key, value) in meta.iter().filter(|(key, _)| KNOWN_META.contains(key)) {
+        kept.member(key, value);
+    }
+    raw(members.with("_meta", &kept.end()))
 }
 
 /// The arguments as JSON text; missing arguments and `null` count as an empty object.

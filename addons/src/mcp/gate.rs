@@ -12,15 +12,15 @@ use super::denials::{Target, accept_command, unknown_server, unknown_tool};
 use super::gateway::check_own;
 use super::input::EvaluatedMessage;
 use super::level;
-use super::people::{Asking, still_denied};
+use super::people::{Approved, Asking, still_denied};
 use super::policies::check_latch;
 use super::reserved::refuse_reserved_error;
 use super::ruling::record;
 use super::settings::ServerSettings;
 use super::{Mcp, TOOLS_CALL};
 use crate::contract::{
-    Approved, Code, Container, Definition, Denial, Direction, Effect, Flow, Frame, FrameBody,
-    FrameKind, Level, RpcOutcome, Standing, Verdict,
+    Code, Container, Definition, Denial, Direction, Effect, Flow, Frame, FrameBody, FrameKind,
+    Level, RpcOutcome, Standing, Verdict,
 };
 use crate::json::Members;
 
@@ -54,7 +54,7 @@ impl Mcp {
         }
         let before = container.standing();
         if is_text {
-            // While a policy or a person decided, another message may have raised the level or set
+            // While the policies decided, another message may have raised the level or set
             // the latch.
             self.admit_text(flow, frame, &container, &target)?;
         }
@@ -116,8 +116,12 @@ impl Mcp {
             let params = call::with_arguments(&params, modified.get())?;
             frame.body = FrameBody::Params(Some(params));
         }
+        if let (Some(Effect::Ask), Some(params)) = (flow.mcp_record().decision, frame.params()) {
+            let params = call::without_unknown_meta(params)?;
+            frame.body = FrameBody::Params(Some(params));
+        }
         // Checked again, since another message may have raised the level or set the abort latch
-        // while a policy or a person decided.
+        // while the policies decided.
         let before = container.level();
         self.admit(flow, &call)?;
         // The level rises before the call runs, since the tool's log messages and requests are as
@@ -126,7 +130,7 @@ impl Mcp {
         let level = settings.classification(server, &container.id, frame);
         self.raise_level(flow, container, level).await?;
         // Last, so that nothing but a crash or a change in between wastes a grant.
-        self.use_grant(flow, container).await?;
+        self.use_grant(flow, container, level).await?;
         // Checked again, since another message may have set the latch or raised the level during
         // the writes. A rise up to the tool's classification does not deny the call, since the call
         // itself causes that rise.

@@ -7,15 +7,13 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::Mcp;
-use super::call::{READ_IN_PLACE, ToolCall, arguments, raw};
+use super::call::{READ_IN_PLACE, ToolCall, shown};
 use super::denials::{DENIED, Target, cut};
 use super::ruling::{Ruling, record};
 use crate::contract::{
-    ApprovalAnswer, ApprovalId, ApprovalLedger, ApprovalOutcome, Approved, Code, Container, Denial,
-    Effect, Executing, Flow, GrantId, Level, Question, QuestionKind, Topic, Unavailable, Verdict,
-    names,
+    ApprovalAnswer, ApprovalId, ApprovalLedger, ApprovalOutcome, Code, Container, Denial, Effect,
+    Executing, Flow, GrantId, Level, Question, QuestionKind, Topic, Unavailable, Verdict, names,
 };
-use crate::json::Members;
 
 /// When an agent repeats a call that nobody decided about. Agents that repeat sooner poll.
 const REPEAT_AFTER: &str = "5 minutes";
@@ -32,20 +30,47 @@ pub struct OpenQuestion {
     approval: ApprovalId,
     digest: Box<str>,
     level: Level,
-    asked: Asked,
+    denials: AskDenials,
     ledger: Arc<dyn ApprovalLedger>,
+}
+
+/// A person approved the question about the call, in a slot of its flow. The engine has the chain
+/// judge the call again, and the grant answers the question if nothing else denies it.
+pub(super) struct Approved {
+    pub(super) approval: ApprovalId,
+    digest: Box<str>,
+    /// The container's security level when the question was asked, up to which the approval holds.
+    level: Level,
+    grant: Promise,
+}
+
+/// A grant that a caller has waited for. Gives it back when it is dropped, for the next caller,
+/// unless it was used.
+struct Promise {
+    grant: GrantId,
+    ledger: Arc<dyn ApprovalLedger>,
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.ledger.release(self.grant);
+    }
 }
 
 /// The grant that answers the question about a call, in a slot until the call has been judged.
 struct Answer {
     grant: GrantId,
+    approval: Option<ApprovalId>,
     digest: Box<str>,
-    asked: Asked,
+    level: Level,
+    denials: AskDenials,
+    /// Kept until the grant is used.
+    promise: Option<Promise>,
 }
 
 /// Writes the denials of a call about which a policy asks.
 #[derive(Clone)]
-struct Asked {
+struct AskDenials {
     target: Target,
     bundle: Arc<str>,
     /// The policy's reason.
@@ -62,63 +87,69 @@ impl Mcp {
         asking: &Asking<'_>,
         ruling: &Ruling,
     ) -> Verdict {
-        let asked = Asked {
+        let denials = AskDenials {
             target: asking.call.target.clone(),
             bundle: ruling.bundle.clone().unwrap_or_default(),
             reason: cut(&ruling.reason).into(),
         };
-        if flow.effect(|| ()).is_none() {
-            return Err(asked.would_ask());
+        if flow.is_dry_run() {
+            return Err(denials.would_ask());
         }
-        let container = asking.call.container;
-        let question = self.question(asking, &asked, ruling).await?;
+        let question = self.question(asking, &denials, ruling).await?;
         let (digest, level): (Box<str>, _) = (question.digest().into(), question.topic().level);
         let executing = flow.find_slot::<Executing>();
-        if executing.is_some_and(|executing| executing.0.contains(&digest)) {
+        if executing.is_some_and(|one| one.digest == digest && level <= one.level) {
             return Ok(());
         }
-        let grant = match flow.take_slot::<Approved>() {
-            Some(approved) if approved.digest != digest || container.level() > approved.level => {
-                return Err(asked.changed(approved.approval));
+        let (grant, approval, promise) = match flow.take_slot::<Approved>() {
+            Some(approved) if approved.digest != digest || level > approved.level => {
+                return Err(denials.changed(approved.approval));
             }
-            Some(approved) => approved.grant,
+            Some(approved) => {
+                let promise = approved.grant;
+                (promise.grant, Some(approved.approval), Some(promise))
+            }
             None => match self.ports.ledger.ask(question).await.map_err(unavailable)? {
-                ApprovalAnswer::Granted(grant) => {
-                    flow.mcp_record().approval = Some(grant.to_string().into());
-                    grant
+                ApprovalAnswer::Granted { grant, approval } => {
+                    let id = approval.map_or_else(|| grant.to_string(), |id| id.to_string());
+                    flow.mcp_record().approval = Some(id.into());
+                    (grant, approval, None)
                 }
                 ApprovalAnswer::Open(approval) => {
                     flow.mcp_record().approval = Some(approval.to_string().into());
-                    let denial = asked.pending(approval);
+                    let denial = denials.pending(approval);
                     flow.put_slot(OpenQuestion {
                         approval,
                         digest,
                         level,
-                        asked,
+                        denials,
                         ledger: Arc::clone(&self.ports.ledger),
                     });
                     return Err(denial);
                 }
                 ApprovalAnswer::Denied { approval, words } => {
-                    return Err(asked.rejected(flow, approval, words.as_deref()));
+                    return Err(denials.rejected(flow, approval, words.as_deref()));
                 }
-                ApprovalAnswer::Used => return Err(asked.used()),
-                ApprovalAnswer::Full(limit) => return Err(asked.full(&limit.to_string())),
+                ApprovalAnswer::Used => return Err(denials.used(None)),
+                ApprovalAnswer::Full(limit) => return Err(denials.full(&limit.to_string())),
             },
         };
         flow.put_slot(Answer {
             grant,
+            approval,
             digest,
-            asked,
+            level,
+            denials,
+            promise,
         });
         Ok(())
     }
 
-    /// Makes the question about a call; on a blocking thread for large arguments.
+    /// Makes the question about a call; on a blocking thread for long params.
     async fn question(
         &self,
         asking: &Asking<'_>,
-        asked: &Asked,
+        denials: &AskDenials,
         ruling: &Ruling,
     ) -> Result<Question, Denial> {
         let call = asking.call;
@@ -128,21 +159,29 @@ impl Mcp {
             &call.container.id,
             &ruling.revision,
         );
-        let topic = Topic {
+        let mut topic = Topic {
             lease: call.container.lease,
             container: call.container.id.clone(),
             kind: QuestionKind::Tool,
             server: Some((&*call.target.server).into()),
             subject: (&*call.definition.name).into(),
-            rule: Some((&*asked.bundle).into()),
-            reason: Some(asked.reason.clone()),
+            rule: Some((&*denials.bundle).into()),
+            reason: Some(denials.reason.clone()),
             level: call.container.level(),
             revision: [&rules, ".", &call.definition.digest()].concat().into(),
         };
-        let params = Members::read(asking.params).map_err(Denial::malformed)?;
-        let arguments = raw(arguments(&params).to_owned())?;
-        let is_long = arguments.get().len() > READ_IN_PLACE;
-        let make = move || Question::new(topic, Some(&arguments)).map_err(Denial::malformed);
+        let params = asking.params.to_owned();
+        let redacted = ruling.modified.clone();
+        let (definition, rule) = (Arc::clone(&call.definition), call.rule.clone());
+        let is_long = params.get().len() > READ_IN_PLACE;
+        let make = move || {
+            let shown = shown(&params, redacted.as_deref(), &definition, rule.as_deref())?;
+            if shown.has_more {
+                // Arguments with the same members as this object are another question.
+                topic.revision = [&*topic.revision, ".more"].concat().into();
+            }
+            Question::new(topic, Some(&shown.text)).map_err(Denial::malformed)
+        };
         if !is_long {
             return make();
         }
@@ -151,17 +190,44 @@ impl Mcp {
     }
 
     /// Uses the grant that answers the question about a call, if one was asked. It is on disk then,
-    /// so no other call can use a grant for one execution, also after a crash.
-    pub(super) async fn use_grant(&self, flow: &mut Flow, container: &Container) -> Verdict {
+    /// so no other call can use a grant for one execution, also after a crash. `classification` is
+    /// the tool's, to which the call itself raises the container's level. Denies the call if the
+    /// level has risen further since the question.
+    pub(super) async fn use_grant(
+        &self,
+        flow: &mut Flow,
+        container: &Container,
+        classification: Level,
+    ) -> Verdict {
         let Some(answer) = flow.take_slot::<Answer>() else {
             return Ok(());
         };
         let used = self.ports.ledger.use_grant(answer.grant, container.lease);
         if !used.await.map_err(unavailable)? {
-            return Err(answer.asked.used());
+            return Err(answer.denials.ended(answer.approval));
         }
-        flow.put_slot(Executing(vec![answer.digest]));
+        drop(answer.promise);
+        let level = answer.level.max(classification);
+        if container.level() > level {
+            return Err(answer.denials.level_rose());
+        }
+        flow.put_slot(Executing {
+            digest: answer.digest,
+            level,
+        });
         Ok(())
+    }
+}
+
+/// Records how long a call waits for a person, also if its client goes away meanwhile.
+struct Waiting<'f> {
+    flow: &'f mut Flow,
+    begun: Instant,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.flow.mcp_record().waited = Some(self.begun.elapsed());
     }
 }
 
@@ -175,31 +241,36 @@ impl OpenQuestion {
     /// must be judged again: it then has [`Approved`]. Cancel safe.
     pub async fn decision(self, flow: &mut Flow, limit: Duration) -> Verdict {
         let begun = Instant::now();
+        let waiting = Waiting { flow, begun };
         let outcome = self.ledger.wait(self.approval, limit).await;
-        flow.mcp_record().waited = Some(begun.elapsed());
+        let flow = &mut *waiting.flow;
+        let (approval, denials) = (self.approval, &self.denials);
         match outcome.map_err(unavailable)? {
             Some(ApprovalOutcome::Granted(grant)) => {
                 flow.put_slot(Approved {
-                    approval: self.approval,
-                    grant,
+                    approval,
                     digest: self.digest,
                     level: self.level,
+                    grant: Promise {
+                        grant,
+                        ledger: self.ledger,
+                    },
                 });
                 Ok(())
             }
             Some(ApprovalOutcome::Denied(words)) => {
-                Err(self.asked.rejected(flow, self.approval, words.as_deref()))
+                Err(denials.rejected(flow, approval, words.as_deref()))
             }
-            Some(ApprovalOutcome::Used) => Err(self.asked.used()),
+            Some(ApprovalOutcome::Used) => Err(denials.used(Some(approval))),
             Some(ApprovalOutcome::Expired | ApprovalOutcome::Ended) => {
-                Err(self.asked.expired(self.approval))
+                Err(denials.ended(Some(approval)))
             }
-            None => Err(self.asked.pending(self.approval)),
+            None => Err(denials.pending(approval)),
         }
     }
 }
 
-impl Asked {
+impl AskDenials {
     /// A denial with this sentence, to which the policy's reason is added.
     fn deny(&self, outcome: Option<&str>, approval: Option<ApprovalId>, sentence: &str) -> Denial {
         let sentence = format!("{sentence} ({}: {})", self.bundle, self.reason);
@@ -235,19 +306,27 @@ impl Asked {
         self.deny(Some("denied"), Some(approval), &sentence)
     }
 
-    fn expired(&self, approval: ApprovalId) -> Denial {
-        let sentence = "nobody decided in time: repeat the call to ask again";
-        self.deny(Some("expired"), Some(approval), sentence)
+    /// The denial of a call whose question or grant is over.
+    fn ended(&self, approval: Option<ApprovalId>) -> Denial {
+        let sentence =
+            "nobody decided in time, or the approval is over: repeat the call to ask again";
+        self.deny(Some("expired"), approval, sentence)
+    }
+
+    fn level_rose(&self) -> Denial {
+        let sentence =
+            "approved, but the security level rose meanwhile: repeat the call to ask again";
+        self.deny(Some("used"), None, sentence)
     }
 
     fn changed(&self, approval: ApprovalId) -> Denial {
-        let sentence = "approved, but the policies, the tool or the security level changed before: repeat the call to ask again";
+        let sentence = "approved, but the policies, the tool, its arguments or the security level changed meanwhile: repeat the call to ask again";
         self.deny(Some("expired"), Some(approval), sentence)
     }
 
-    fn used(&self) -> Denial {
+    fn used(&self, approval: Option<ApprovalId>) -> Denial {
         let sentence = "approved for one call, and an equal call got it: repeat the call only if it must run once more";
-        self.deny(Some("used"), None, sentence)
+        self.deny(Some("used"), approval, sentence)
     }
 
     fn full(&self, limit: &str) -> Denial {

@@ -12,8 +12,8 @@ use super::people::Asking;
 use super::ruling::{Ruling, is_replacement, record};
 use super::settings::OnUnavailable;
 use crate::contract::{
-    Container, Decision, Denial, Effect, Evaluation, EvaluatorError, Executing, Flow, Standing,
-    Verdict,
+    Code, Container, Decision, Denial, Effect, Evaluation, EvaluatorError, Executing, Flow,
+    Standing, Verdict,
 };
 
 impl Mcp {
@@ -50,6 +50,12 @@ impl Mcp {
             }
         };
         verdict.map_err(|denial| {
+            if !matches!(
+                denial.code(),
+                Code::PolicyDenied | Code::PolicyDeniedContinue
+            ) {
+                return denial;
+            }
             let bundle = ruling.bundle.as_deref().unwrap_or("policies");
             let change =
                 format!("change the policy of {bundle}, under policies.bundles in mcp.yaml");

@@ -55,7 +55,9 @@ impl OverrideRule {
             .defaults
             .iter()
             .map(|(field, injected)| match injected {
-                Injected::Value(value) => json!([&**field, { "value": value }]),
+                Injected::Value(value) | Injected::Variable(value) => {
+                    json!([&**field, { "value": value }])
+                }
                 Injected::Uuid => json!([&**field, "uuid()"]),
                 Injected::Now => json!([&**field, "now()"]),
             });

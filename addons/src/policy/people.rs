@@ -122,7 +122,7 @@ impl People {
         };
         let question = Question::new(topic, None).map_err(|_| Denial::internal())?;
         let decided = match self.ledger.ask(question).await.map_err(unavailable)? {
-            ApprovalAnswer::Granted(grant) => Decided::Granted(grant),
+            ApprovalAnswer::Granted { grant, .. } => Decided::Granted(grant),
             ApprovalAnswer::Denied { approval, words } => {
                 return Err(rejected(approval, &rule, words.as_deref()));
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{ApprovalId, GrantId, Question, QuestionLimit};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{OptionalExtension, Params, params};
 
 use super::row::rank_of;
 use super::transaction::{Transaction, integer};
@@ -25,8 +25,8 @@ impl Transaction<'_> {
         if let Some((approval, words)) = self.denial(question)? {
             return Ok(Asked::Denied { approval, words });
         }
-        if let Some(grant) = self.grant_for(question)? {
-            return Ok(Asked::Granted(grant));
+        if let Some(granted) = self.grant_for(question)? {
+            return Ok(granted);
         }
         if let Some(id) = self.pending(question)? {
             let repeated = self.repeated.entry(id).or_default();
@@ -54,11 +54,11 @@ impl Transaction<'_> {
     }
 
     /// A live grant: one for a time before one for one execution, which stays for other calls.
-    fn grant_for(&self, question: &Question) -> Result<Option<GrantId>, SqliteError> {
+    fn grant_for(&self, question: &Question) -> Result<Option<Asked>, SqliteError> {
         let topic = question.topic();
         let level = rank_of(topic.level);
-        let mut found: Option<String> = self.find(
-            "SELECT id FROM grants
+        let mut found = self.find_grant(
+            "SELECT id, approval FROM grants
              WHERE lease = ?1 AND kind = ?2 AND subject = ?3 AND server IS ?4 AND level >= ?5
                  AND scope IN ('for', 'lease') AND used_at IS NULL AND ended_at IS NULL
                  AND (expires_at IS NULL OR expires_at > ?6)
@@ -73,19 +73,28 @@ impl Transaction<'_> {
             ],
         )?;
         if found.is_none() {
-            found = self.find(
-                "SELECT id FROM grants
+            found = self.find_grant(
+                "SELECT id, approval FROM grants
                  WHERE digest = ?1 AND level >= ?2 AND used_at IS NULL AND ended_at IS NULL
                      AND expires_at > ?3
                  ORDER BY seq LIMIT 1",
                 params![question.digest(), level, self.now],
             )?;
         }
-        let parsed = found.map(|id| {
-            let bad = || SqliteError::Row(format!("of grant {id}"));
-            GrantId::parse(&id).ok_or_else(bad)
-        });
-        parsed.transpose()
+        Ok(found)
+    }
+
+    fn find_grant(&self, query: &str, params: impl Params) -> Result<Option<Asked>, SqliteError> {
+        let mut statement = self.conn.prepare_cached(query)?;
+        let found = statement.query_row(params, |row| Ok((row.get::<_, String>(0)?, row.get(1)?)));
+        let Some((id, approval)): Option<(String, Option<String>)> = found.optional()? else {
+            return Ok(None);
+        };
+        let bad = || SqliteError::Row(format!("of grant {id}"));
+        Ok(Some(Asked::Granted {
+            grant: GrantId::parse(&id).ok_or_else(bad)?,
+            approval: approval.map(|approval| parse(&approval)).transpose()?,
+        }))
     }
 
     fn pending(&self, question: &Question) -> Result<Option<ApprovalId>, SqliteError> {

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use addons::contract::{
-    CallPermit, Code, Denial, Direction, Executing, Fault, Frame, LiveFlow, RpcError,
-};
+use addons::contract::{CallPermit, Code, Denial, Direction, Executing, Fault, Frame, RpcError};
 use addons::mcp::OpenQuestion;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -15,7 +13,6 @@ use tokio::time::{Instant, sleep_until};
 
 use super::execution::Running;
 use super::judged_call::{JudgedCall, Refused};
-use super::lease::Lease;
 use super::params::{Change, Destination, Progress};
 use super::readiness::denial_of;
 use super::relay::Relay;
@@ -74,10 +71,9 @@ impl Core {
     ) -> Result<Outcome, Failure> {
         let (call, progress) = self.admit(request, target, changes, attempt).await?;
         let JudgedCall { permit, mut open } = call;
-        let executing = open.live.flow.find_slot::<Executing>().cloned();
-        let lease = Lease::of(&request.caller.container);
-        let _execution = executing.as_ref().map(|one| lease.executions.begin(one));
-        attempt.executing = executing;
+        if let Some(executing) = open.live.flow.find_slot::<Executing>() {
+            *request.events.call.executing.lock() = Some(executing.clone());
+        }
         let chain = Arc::clone(&open.live.chain);
         let caller = &request.caller;
         let relay = Relay {
@@ -116,13 +112,17 @@ impl Core {
         let chain = (self.rules)().chain;
         let (server, name) = (&target.settings.name, target.name.as_ref());
         let mut live = match attempt.approved.take() {
-            Some(mut approved) => {
-                approved.chain = chain;
-                *approved
+            Some(approved) if request.events.call.left.is_cancelled() => {
+                return Err(approved.end().into());
+            }
+            Some(approved) => {
+                let Refused { mut live, .. } = *approved;
+                live.chain = chain;
+                live
             }
             None => self.flow(&chain, caller, method, Some(server), name),
         };
-        if let Some(executing) = attempt.executing.take() {
+        if let Some(executing) = request.events.call.executing.lock().clone() {
             live.flow.put_slot(executing);
         }
         let destination = Destination {
@@ -164,10 +164,8 @@ pub(super) struct Attempt {
     /// The request was denied for now, since a person must decide about it: an [`OpenQuestion`] is
     /// in its flow.
     pub asked: Option<Box<Refused>>,
-    /// The flow of the request that a person approved.
-    pub approved: Option<Box<LiveFlow>>,
-    /// The approval under which the request was sent, if a person approved it.
-    pub executing: Option<Executing>,
+    /// The same request after a person approved it. The denial is for a call that is not sent.
+    pub approved: Option<Box<Refused>>,
 }
 
 /// Why the client gets an error of the gateway instead of the server's response.

@@ -61,9 +61,13 @@ impl Core {
             let mut changes = changes.to_vec();
             changes.push(("inputResponses", text));
             changes.push(("requestState", required.state.as_deref()));
-            outcome = self
-                .forward_once(request, target, &changes, attempt)
-                .await?;
+            let mut sent = self.forward_once(request, target, &changes, attempt).await;
+            // The request with the answers was not sent: a person must decide about it.
+            if let Some(asked) = attempt.asked.take() {
+                attempt.approved = Some(self.wait_for_person(request, asked).await?);
+                sent = self.forward_once(request, target, &changes, attempt).await;
+            }
+            outcome = sent?;
         }
         Ok(outcome)
     }

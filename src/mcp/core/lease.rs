@@ -10,7 +10,6 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::attached::{Attached, ClientPreferences, UriRoom};
 use super::client_progress::ProgressReceivers;
-use super::executions::Executions;
 use super::known_sessions::KnownSessions;
 use super::view::View;
 use super::{Caller, List};
@@ -44,8 +43,6 @@ pub(super) struct Lease {
     calls: Arc<Semaphore>,
     /// Has [`MAX_WAITS_FOR_PEOPLE`] permits.
     pub waits: Semaphore,
-    /// The calls under way that people approved.
-    pub executions: Executions,
     /// Room for subscribed URIs.
     pub uri_room: UriRoom,
     /// Wakes the task that compares the lists with those that clients saw most recently.
@@ -108,7 +105,6 @@ impl Lease {
                 learned: Mutex::default(),
                 calls: Arc::new(Semaphore::new(MAX_CALLS_PER_LEASE)),
                 waits: Semaphore::new(MAX_WAITS_FOR_PEOPLE),
-                executions: Executions::default(),
                 uri_room: UriRoom::default(),
                 changed: Changed::default(),
             })

@@ -20,7 +20,6 @@ mod client_progress;
 mod describe;
 mod exchange;
 mod execution;
-mod executions;
 mod extension;
 mod input;
 mod judged_call;

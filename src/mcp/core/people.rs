@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use addons::contract::{Denial, LiveFlow};
+use addons::contract::Denial;
 use addons::json::Members;
 use addons::mcp::OpenQuestion;
 use serde_json::value::RawValue;
@@ -19,35 +19,36 @@ use super::{ClientRequest, Core, Event};
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Core {
-    /// Waits until a person decides about a request, or as long as its client reads. Returns the flow of an approved
-    /// request, which must be judged again. Records any other outcome as the end of the flow.
+    /// Waits until a person decides about a request, or its client stops reading. Returns an
+    /// approved request, which must be judged again. Records any other outcome as the end of the
+    /// flow.
     pub(super) async fn wait_for_person(
         &self,
         request: &ClientRequest,
-        asked: Box<Refused>,
-    ) -> Result<Box<LiveFlow>, Denial> {
-        let Refused { mut live, denial } = *asked;
-        let waited = match live.flow.take_slot::<OpenQuestion>() {
-            Some(question) => self.wait_for(request, question, &mut live, denial).await,
-            None => Err(denial),
+        mut asked: Box<Refused>,
+    ) -> Result<Box<Refused>, Denial> {
+        let waited = match asked.live.flow.take_slot::<OpenQuestion>() {
+            Some(question) => self.wait_for(request, question, &mut asked).await,
+            None => Err(asked.denial.clone()),
         };
         match waited {
-            Ok(()) => Ok(Box::new(live)),
-            Err(denial) => Err(Refused { live, denial }.end()),
+            Ok(()) => Ok(asked),
+            Err(denial) => {
+                asked.denial = denial;
+                Err(asked.end())
+            }
         }
     }
 
-    /// `denial` is for a call that cannot wait.
     async fn wait_for(
         &self,
         request: &ClientRequest,
         question: OpenQuestion,
-        live: &mut LiveFlow,
-        denial: Denial,
+        asked: &mut Refused,
     ) -> Result<(), Denial> {
         let lease = Lease::of(&request.caller.container);
         let Ok(_permit) = lease.waits.try_acquire() else {
-            return Err(denial);
+            return Err(asked.denial.clone());
         };
         let token = progress_token(request);
         let client = token.as_ref().and_then(|_| client_name(request));
@@ -56,10 +57,10 @@ impl Core {
             "waits for a person (approval {})",
             question.approval()
         ));
-        let deciding = question.decision(&mut live.flow, limit);
+        let deciding = question.decision(&mut asked.live.flow, limit);
         tokio::select! {
             biased;
-            () = request.events.left.cancelled() => Err(denial),
+            () = request.events.call.left.cancelled() => Err(asked.denial.clone()),
             decided = deciding => decided,
             never = report(request, token.as_deref(), &text) => match never {},
         }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use addons::contract::{Direction, Frame, McpTarget, RpcError};
 use serde_json::value::RawValue;
 
-use super::lease::Lease;
 use super::params::{Change, TASK, edit, quote};
 use super::{
     ClientRequest, Core, FoundTool, invalid_params, members, method_not_found, record_end,
@@ -57,9 +56,9 @@ impl Core {
         }
         let chain = (self.rules)().chain;
         let mut live = self.flow(&chain, caller, method, Some(&settings.name), Some(&name));
-        // The retry belongs to an execution that is suspended, perhaps after a person's approval.
-        let executing = Lease::of(&caller.container).executions.all();
-        live.flow.put_slot(executing);
+        if let Some(executing) = request.events.call.executing.lock().clone() {
+            live.flow.put_slot(executing);
+        }
         let judged = chain.mcp_request(&mut live.flow, frame).await;
         record_end(&mut live, &judged);
         let permit = judged.map_err(|denial| rpc_error(&denial))?;

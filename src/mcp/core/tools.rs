@@ -32,6 +32,16 @@ pub struct FoundTool {
     pub definition: Arc<Definition>,
 }
 
+impl FoundTool {
+    /// The names of the server and, at the server, of the tool.
+    fn names(&self) -> (Arc<str>, Arc<str>) {
+        (
+            Arc::clone(&self.settings.name),
+            Arc::clone(&self.definition.name),
+        )
+    }
+}
+
 impl Core {
     /// The tools that the caller sees. With `wait`, waits for servers whose tools are not cached.
     pub(super) async fn tools(self: &Arc<Self>, caller: &Arc<Caller>, wait: bool) -> Arc<ToolView> {
@@ -90,14 +100,40 @@ impl Core {
     pub(super) async fn call_tool(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
         let mut attempt = Attempt::default();
         let found = self.called_tool(request).await?;
+        let called = found.names();
         let outcome = self.call_found(request, found, &mut attempt).await;
         let Some(asked) = attempt.asked.take() else {
             return outcome;
         };
         let approved = Box::pin(self.wait_for_person(request, asked)).await;
         attempt.approved = Some(approved.map_err(|denial| rpc_error(&denial))?);
+        let calling = self.call_approved(request, called, &mut attempt);
+        let outcome = calling.await;
+        match attempt.approved {
+            Some(unsent) => outcome.and(Err(rpc_error(&unsent.end()))),
+            None => outcome,
+        }
+    }
+
+    /// `called` are the names of the server and tool about which the person was asked.
+    async fn call_approved(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+        called: (Arc<str>, Arc<str>),
+        attempt: &mut Attempt,
+    ) -> Outcome {
         let found = self.find_called(request, None).await?;
-        self.call_found(request, found, &mut attempt).await
+        match (found.names() == called, attempt.approved.take()) {
+            (true, approved) => {
+                attempt.approved = approved;
+                self.call_found(request, found, attempt).await
+            }
+            // The exposed name is another tool's now.
+            (false, approved) => {
+                let denial = approved.map_or_else(Denial::internal, |approved| approved.end());
+                Err(rpc_error(&denial))
+            }
+        }
     }
 
     async fn call_found(

@@ -1,11 +1,12 @@
 //! A request under way, with the events of its server.
 
+use std::sync::Arc;
+
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use super::super::error::rpc_error;
-use super::super::event::{Event, Events};
+use super::super::event::{CallState, Event, Events};
 use super::super::message::Outcome;
 use super::super::message_memory::MessageReservation;
 
@@ -14,8 +15,7 @@ pub struct Call {
     outcome: BoxFuture<'static, Held>,
     events: mpsc::Receiver<Event>,
     done: Option<Held>,
-    /// To be cancelled when the client stops reading.
-    pub left: CancellationToken,
+    pub state: Arc<CallState>,
 }
 
 /// An outcome, and the memory reserved for it until the events before it are delivered.
@@ -34,7 +34,7 @@ impl Call {
         sender: Events,
         events: mpsc::Receiver<Event>,
     ) -> Self {
-        let left = sender.left.clone();
+        let state = Arc::clone(&sender.call);
         let held = async move {
             let held = sender.hold(outcome.await);
             held.unwrap_or_else(|denial| (Err(rpc_error(&denial)), MessageReservation::default()))
@@ -43,7 +43,7 @@ impl Call {
             outcome: Box::pin(held),
             events,
             done: None,
-            left,
+            state,
         }
     }
 
@@ -91,7 +91,7 @@ impl Call {
             outcome: Box::pin(std::future::pending()),
             events: Events::uncharged(1).1,
             done: None,
-            left: CancellationToken::new(),
+            state: Arc::default(),
         }
     }
 }
@@ -99,8 +99,6 @@ impl Call {
 #[cfg(test)]
 mod tests {
     use serde_json::value::RawValue;
-
-    use std::sync::Arc;
 
     use super::super::super::message_memory::Account;
     use super::*;

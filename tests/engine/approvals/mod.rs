@@ -135,7 +135,7 @@ impl Store {
 
     fn granted(&mut self, question: &Question) -> GrantId {
         match self.ask(question) {
-            Asked::Granted(grant) => grant,
+            Asked::Granted { grant, .. } => grant,
             other => panic!("not granted: {other:?}"),
         }
     }

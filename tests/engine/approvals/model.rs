@@ -269,7 +269,7 @@ impl History {
         let expected = self.model.answer((lease, call, revision), now);
         let found = match self.store.ask(&question) {
             Asked::Denied { approval, .. } => Expected::Denied(approval),
-            Asked::Granted(grant) => Expected::Granted(grant),
+            Asked::Granted { grant, .. } => Expected::Granted(grant),
             Asked::Open(id) if self.model.questions.iter().all(|known| known.id != id) => {
                 self.model.questions.push(Posed {
                     id,

@@ -107,7 +107,11 @@ async fn an_approval_that_its_caller_does_not_use_answers_the_next_equal_call() 
     assert_eq!(office.ask(&sandbox.call(1)).await, ApprovalAnswer::Used);
     office.pass(Duration::from_millis(1));
     let answer = office.ask(&sandbox.call(1)).await;
-    assert_eq!(answer, ApprovalAnswer::Granted(grant));
+    let granted = ApprovalAnswer::Granted {
+        grant,
+        approval: Some(id),
+    };
+    assert_eq!(answer, granted);
 }
 
 #[tokio::test]
@@ -138,7 +142,11 @@ async fn a_caller_that_has_gone_leaves_the_approval_to_the_next_one() {
         let grant = office.grant_of(id).await;
         if waits.is_empty() {
             let answer = office.ask(&sandbox.call(1)).await;
-            assert_eq!(answer, ApprovalAnswer::Granted(grant));
+            let granted = ApprovalAnswer::Granted {
+                grant,
+                approval: Some(id),
+            };
+            assert_eq!(answer, granted);
         } else {
             let next = waits.remove(0);
             assert_eq!(next.await.unwrap(), ApprovalOutcome::Granted(grant));

@@ -151,7 +151,8 @@ fn defaults(fields: &Fields<'_>) -> Vec<(Arc<str>, Injected)> {
         let value = match at.json()? {
             Value::String(text) if text == "uuid()" => Injected::Uuid,
             Value::String(text) if text == "now()" => Injected::Now,
-            value => Injected::Value(value),
+            value if at.expanded().is_empty() => Injected::Value(value),
+            value => Injected::Variable(value),
         };
         Some((key.name.as_str().into(), value))
     });

@@ -219,6 +219,9 @@ pub struct OverrideRule {
 pub enum Injected {
     /// The same value for each call.
     Value(Value),
+    /// The same, but written with a variable of the environment, so perhaps a secret. People who
+    /// decide about a call are not shown it.
+    Variable(Value),
     /// A random UUID for each call: `uuid()`.
     Uuid,
     /// The time of each call as RFC 3339: `now()`.
@@ -228,7 +231,7 @@ pub enum Injected {
 impl fmt::Debug for Injected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Value(_) => "…",
+            Self::Value(_) | Self::Variable(_) => "…",
             Self::Uuid => "uuid()",
             Self::Now => "now()",
         })

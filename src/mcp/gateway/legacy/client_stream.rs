@@ -57,10 +57,10 @@ impl ClientStream {
     /// when the client cancels the call, when the session or the process ends, or when the client
     /// stays disconnected for [`RESUME_WITHIN`](super::event_stream::RESUME_WITHIN).
     pub async fn call(self, id: Id, mut call: Call, first: Option<Event>, guard: CallGuard) {
-        let left = call.left.clone();
+        let state = Arc::clone(&call.state);
         let leaving = async {
             self.stream.without_reader().await;
-            left.cancel();
+            state.left.cancel();
             std::future::pending().await
         };
         let relaying = self.relay(&id, &mut call, first);

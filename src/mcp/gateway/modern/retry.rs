@@ -34,7 +34,8 @@ pub async fn resume(
         return Err(request.refuse(protocol_error(INVALID_PARAMS, message)));
     };
     let (method, params) = (Arc::clone(&request.method), request.params.clone());
-    let retry = visit.client_request(caller, method, params, Events::none());
+    let events = Events::continuing(&entry.call.state);
+    let retry = visit.client_request(caller, method, params, events);
     let judged = match visit.gateway.core.judge_retry(&retry).await {
         Ok(judged) => judged,
         Err(error) => {

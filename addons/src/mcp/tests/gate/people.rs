@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use testkit::{each_row, each_row_async};
 
+use super::super::super::people::Approved;
 use super::*;
 use crate::contract::{
-    ApprovalAnswer, ApprovalId, ApprovalLedger, ApprovalOutcome, Approved, Executing, GrantId,
-    LeaseId, LiveGrant, Question, QuestionKind, QuestionLimit,
+    ApprovalAnswer, ApprovalId, ApprovalLedger, ApprovalOutcome, Executing, GrantId, LeaseId,
+    LiveGrant, Question, QuestionKind, QuestionLimit,
 };
 use crate::fixtures::run;
 
@@ -23,6 +24,14 @@ fn grant() -> GrantId {
     GrantId::parse(GRANT).unwrap()
 }
 
+/// The answer of an approval that was kept.
+fn granted() -> ApprovalAnswer {
+    ApprovalAnswer::Granted {
+        grant: grant(),
+        approval: Some(approval()),
+    }
+}
+
 /// A ledger whose answers a test sets.
 struct Ledger {
     answer: Mutex<Result<ApprovalAnswer, Unavailable>>,
@@ -31,6 +40,7 @@ struct Ledger {
     usable: AtomicBool,
     asked: Mutex<Vec<Question>>,
     used: Mutex<Vec<(GrantId, LeaseId)>>,
+    released: Mutex<Vec<GrantId>>,
     /// Called once, while the grant is being used.
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
@@ -43,6 +53,7 @@ impl Ledger {
             usable: AtomicBool::new(true),
             asked: Mutex::default(),
             used: Mutex::default(),
+            released: Mutex::default(),
             meanwhile: Mutex::default(),
         })
     }
@@ -79,6 +90,10 @@ impl ApprovalLedger for Ledger {
     ) -> BoxFuture<'_, Result<Option<ApprovalOutcome>, Unavailable>> {
         let outcome = self.outcome.lock().clone();
         Box::pin(async move { outcome })
+    }
+
+    fn release(&self, id: GrantId) {
+        self.released.lock().push(id);
     }
 
     fn use_grant(&self, id: GrantId, lease: LeaseId) -> BoxFuture<'_, Result<bool, Unavailable>> {
@@ -169,32 +184,38 @@ fn each_answer_of_the_ledger_has_its_verdict_and_its_words_for_the_model() {
 
 #[tokio::test]
 async fn a_grant_is_used_once_and_answers_the_call() {
-    let ledger = Ledger::answering(ApprovalAnswer::Granted(grant()));
+    let ledger = Ledger::answering(granted());
     let gate = asking(settings(), &ledger);
     let mut flow = gate.flow();
     let mut frame = fetch(&json!({ "q": 1 }));
     gate.request(&mut flow, &mut frame).await.unwrap();
     assert_eq!(*ledger.used.lock(), [(grant(), gate.web.lease)]);
     assert_eq!(flow.mcp_record().decision, Some(Effect::Ask));
-    assert_eq!(flow.mcp_record().approval.as_deref(), Some(GRANT));
-    // Another call was faster.
+    assert_eq!(flow.mcp_record().approval.as_deref(), Some(ID));
+    // Another call was faster, or an operator revoked the grant.
     let denial = gate.fetch(json!({ "q": 1 })).await.unwrap_err();
-    assert_said(&denial, "used", None, &["repeat the call only if"]);
+    assert_said(&denial, "expired", Some(ID), &["is over: repeat the call"]);
 }
 
 #[tokio::test]
-async fn a_person_sees_the_original_names_and_the_callers_arguments() {
+async fn a_person_sees_the_original_names_and_the_arguments_that_are_sent() {
     let rule = OverrideRule {
         rename: Some("read".into()),
         hide_fields: vec!["debug".into()],
-        defaults: vec![("id".into(), Injected::Uuid)],
+        defaults: vec![
+            ("id".into(), Injected::Uuid),
+            ("at".into(), Injected::Now),
+            ("unit".into(), Injected::Value(json!("metric"))),
+            ("key".into(), Injected::Variable(json!("a secret"))),
+        ],
         open_world: Some(false),
         ..OverrideRule::default()
     };
     let ledger = Ledger::open();
     let gate = asking(with_rule(rule), &ledger);
     gate.web.raise_level(Level::Confidential);
-    gate.fetch(json!({ "q": 2, "debug": 1 })).await.unwrap_err();
+    let first = json!({ "q": 2, "debug": 1, "unit": "imperial" });
+    gate.fetch(first).await.unwrap_err();
     gate.fetch(json!({ "debug": 1, "q": 2.0 }))
         .await
         .unwrap_err();
@@ -207,15 +228,76 @@ async fn a_person_sees_the_original_names_and_the_callers_arguments() {
     assert_eq!(topic.rule.as_deref(), Some("money"));
     assert_eq!(topic.reason.as_deref(), Some("money says so"));
     assert_eq!(topic.level, Level::Confidential);
-    assert_eq!(asked[0].arguments(), Some(r#"{"debug":1,"q":2}"#));
-    // `uuid()` differs for each call.
+    let shown = r#"{"at":"now()","id":"uuid()","key":"${…}","q":2,"unit":"metric"}"#;
+    assert_eq!(asked[0].arguments(), Some(shown));
     assert_eq!(asked[0].digest(), asked[1].digest());
+}
+
+#[tokio::test]
+async fn other_members_of_the_params_are_shown_and_make_another_question() {
+    let ledger = Ledger::open();
+    let gate = asking(settings(), &ledger);
+    let inputs = json!({ "to": { "action": "accept", "content": { "to": "b" } } });
+    let more = json!({ "inputResponses": inputs, "requestState": "s" });
+    let shown = json!({ "arguments": {}, "inputResponses": inputs, "requestState": "s" });
+    let calls = [
+        json!({ "name": "fetch", "arguments": {} }),
+        json!({ "name": "fetch", "arguments": {}, "_meta": { "progressToken": 1 } }),
+        json!({ "name": "fetch", "inputResponses": inputs, "requestState": "s" }),
+        // Arguments with the members of what was shown.
+        json!({ "name": "fetch", "arguments": { "arguments": {}, "inputResponses": inputs, "requestState": "s" } }),
+        json!({ "name": "fetch", "arguments": more }),
+    ];
+    for params in &calls {
+        let mut frame = call(params.to_string());
+        let asked = gate.request(&mut gate.flow(), &mut frame).await;
+        asked.unwrap_err();
+    }
+    let asked = ledger.asked.lock();
+    let texts: Vec<_> = asked.iter().map(|one| one.arguments().unwrap()).collect();
+    let expected = [json!({}), json!({}), shown.clone(), shown, more];
+    assert_eq!(texts, expected.map(|one| one.to_string()));
+    let mut digests: Vec<_> = asked.iter().map(Question::digest).collect();
+    assert_eq!(digests[0], digests[1]);
+    digests.sort_unstable();
+    digests.dedup();
+    assert_eq!(digests.len(), 4);
+}
+
+#[tokio::test]
+async fn a_person_sees_the_arguments_that_another_policy_redacted() {
+    let ledger = Ledger::open();
+    let policy = |_: &Value| {
+        let redacted = redact("privacy", r#"{"q":"…"}"#);
+        Ok(vec![redacted, decision("money", Effect::Ask)])
+    };
+    let gate = with_ledger(with_policy(settings(), CALLS, policy), &ledger);
+    gate.fetch(json!({ "q": "a secret" })).await.unwrap_err();
+    let asked = ledger.asked.lock();
+    assert_eq!(asked[0].arguments(), Some(r#"{"q":"…"}"#));
+}
+
+#[tokio::test]
+async fn the_server_gets_no_keys_of_meta_that_the_person_was_not_shown() {
+    let ledger = Ledger::answering(granted());
+    let meta = json!({ "progressToken": 1, "traceparent": "00-a-b-01", "io.example/to": "b" });
+    let params_of = json!({ "name": "fetch", "arguments": { "q": 1 }, "_meta": meta });
+    for (gate, kept) in [
+        (asking(settings(), &ledger), 2),
+        (with_ledger(gate(settings()), &ledger), 3),
+    ] {
+        let mut frame = call(params_of.to_string());
+        gate.request(&mut gate.flow(), &mut frame).await.unwrap();
+        let sent = params(&frame);
+        assert_eq!(sent["_meta"].as_object().unwrap().len(), kept, "{sent}");
+        assert_eq!(sent["arguments"], json!({ "q": 1 }));
+    }
 }
 
 #[test]
 fn another_call_is_another_question() {
-    let first = || (OverrideRule::default(), 0_u8, FETCH, json!({ "q": 1 }));
-    let digest = |(rule, revision, definition, arguments): (_, u8, &str, Value)| {
+    let first = || (OverrideRule::default(), 0_u8, FETCH);
+    let asked = |(rule, revision, definition): (_, u8, &str)| {
         let ledger = Ledger::open();
         let policy = move |_: &Value| {
             Ok(vec![Decision {
@@ -224,33 +306,30 @@ fn another_call_is_another_question() {
             }])
         };
         let gate = with_ledger(with_policy(with_rule(rule), CALLS, policy), &ledger);
-        let mut frame = fetch(&arguments).of_tool(tool(definition));
+        let mut frame = fetch(&json!({ "q": 1 })).of_tool(tool(definition));
         run(gate.request(&mut gate.flow(), &mut frame)).unwrap_err();
-        let topic = ledger.asked.lock()[0].topic().clone();
         // The lease of each gate is another one, so digests cannot be compared.
-        let arguments = arguments.to_string();
-        (topic.revision, topic.subject, arguments)
+        let topic = ledger.asked.lock()[0].topic().clone();
+        (topic.revision, topic.subject)
     };
     let with_default = |value: Value| OverrideRule {
         defaults: vec![("id".into(), Injected::Value(value))],
         ..OverrideRule::default()
     };
-    let one = digest(first());
-    assert_eq!(one, digest(first()));
+    let one = asked(first());
+    assert_eq!(one, asked(first()));
     each_row(
         [
-            (with_default(json!(1)), 0, FETCH, json!({ "q": 1 })),
-            (with_default(json!(2)), 0, FETCH, json!({ "q": 1 })),
-            (OverrideRule::default(), 1, FETCH, json!({ "q": 1 })),
+            (with_default(json!(1)), 0, FETCH),
+            (with_default(json!(2)), 0, FETCH),
+            (OverrideRule::default(), 1, FETCH),
             (
                 OverrideRule::default(),
                 0,
                 r#"{"name":"fetch","description":"other"}"#,
-                json!({ "q": 1 }),
             ),
-            (OverrideRule::default(), 0, FETCH, json!({ "q": 2 })),
         ],
-        |other| assert_ne!(one, digest(other)),
+        |other| assert_ne!(one, asked(other)),
     );
     let ledger = Ledger::open();
     let gate = asking(settings(), &ledger);
@@ -310,7 +389,7 @@ fn each_outcome_of_the_wait_has_its_words_for_the_model() {
             (
                 Some(ApprovalOutcome::Used),
                 "used",
-                None,
+                id,
                 "an equal call got it",
             ),
             (
@@ -388,25 +467,25 @@ async fn an_approval_answers_nothing_but_the_question() {
                 frame.definition = Some(tool(r#"{"name":"fetch","description":"other"}"#));
             },
             Code::PolicyDeniedContinue,
-            "changed before",
+            "changed meanwhile",
         ),
         (
             "the policy was edited",
             |_, effect, _| effect.store(16, Ordering::Relaxed),
             Code::PolicyDeniedContinue,
-            "changed before",
+            "changed meanwhile",
         ),
         (
             "the level rose",
             |gate, _, _| gate.web.raise_level(Level::Confidential),
             Code::PolicyDeniedContinue,
-            "changed before",
+            "changed meanwhile",
         ),
         (
             "the arguments are others",
             |_, _, frame| *frame = fetch(&json!({ "q": 2 })),
             Code::PolicyDeniedContinue,
-            "changed before",
+            "changed meanwhile",
         ),
     ];
     each_row_async(rows, async |(_, change, code, part)| {
@@ -439,12 +518,53 @@ async fn an_approval_answers_nothing_but_the_question() {
 
 #[tokio::test]
 async fn a_call_is_denied_if_the_latch_is_set_while_its_grant_is_used() {
-    let ledger = Ledger::answering(ApprovalAnswer::Granted(grant()));
+    let ledger = Ledger::answering(granted());
     let gate = asking(settings(), &ledger);
     let web = Arc::clone(&gate.web);
     *ledger.meanwhile.lock() = Some(Box::new(move || web.abort()));
     let judged = gate.fetch(json!({})).await;
     assert_eq!(code(&judged), Some(Code::PolicyDenied));
+}
+
+#[tokio::test]
+async fn a_call_is_denied_if_the_level_rises_while_its_grant_is_used() {
+    for (rise, passes) in [
+        (Level::Public, true),
+        (Level::Confidential, true),
+        (Level::Secret, false),
+    ] {
+        let ledger = Ledger::answering(granted());
+        let rule = OverrideRule {
+            open_world: Some(false),
+            classification: Level::Confidential,
+            ..OverrideRule::default()
+        };
+        let gate = asking(with_rule(rule), &ledger);
+        let web = Arc::clone(&gate.web);
+        *ledger.meanwhile.lock() = Some(Box::new(move || web.raise_level(rise)));
+        let judged = gate.fetch(json!({})).await;
+        assert_eq!(judged.is_ok(), passes, "{rise:?}");
+        if let Err(denial) = judged {
+            assert!(denial.sentence().contains("level rose"), "{denial}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_grant_that_its_caller_does_not_use_is_given_back() {
+    let ledger = Ledger::open();
+    let gate = asking(settings(), &ledger);
+    drop(approved(&gate, &ledger).await);
+    assert_eq!(*ledger.released.lock(), [grant()], "its client has gone");
+    let mut flow = approved(&gate, &ledger).await;
+    gate.web.abort();
+    let denied = gate
+        .request(&mut flow, &mut fetch(&json!({ "q": 1 })))
+        .await;
+    denied.unwrap_err();
+    drop(flow);
+    assert_eq!(ledger.released.lock().len(), 2, "its call was denied");
+    assert_eq!(ledger.uses(), 0);
 }
 
 #[tokio::test]
@@ -457,7 +577,7 @@ async fn the_approval_of_an_execution_answers_the_ask_about_its_response() {
         Ok(vec![decision("money", effect)])
     };
     for (of_request, passes) in [(Effect::Ask, true), (Effect::Allow, false)] {
-        let ledger = Ledger::answering(ApprovalAnswer::Granted(grant()));
+        let ledger = Ledger::answering(granted());
         let policy = move |input: &Value| always(input, of_request);
         let gate = with_ledger(with_policy(settings(), CALLS, policy), &ledger);
         let (_, judged) = gate.answer(ok(json!({ "content": [] }))).await;
@@ -469,7 +589,7 @@ async fn the_approval_of_an_execution_answers_the_ask_about_its_response() {
 
 #[tokio::test]
 async fn nobody_is_asked_about_other_messages_or_in_a_dry_run() {
-    let ledger = Ledger::answering(ApprovalAnswer::Granted(grant()));
+    let ledger = Ledger::answering(granted());
     let policy = |_: &Value| Ok(vec![decision("money", Effect::Ask)]);
     let methods = &["tools/call", "prompts/get", "elicitation/create"];
     let gate = with_ledger(with_policy(settings(), methods, policy), &ledger);
@@ -506,14 +626,26 @@ async fn an_unreadable_ledger_denies() {
 }
 
 #[tokio::test]
-async fn a_retry_of_an_approved_execution_is_not_asked_about() {
+async fn a_retry_of_an_approved_execution_is_not_asked_about_up_to_its_level() {
     let ledger = Ledger::open();
-    let gate = asking(settings(), &ledger);
+    let closed = OverrideRule {
+        open_world: Some(false),
+        ..OverrideRule::default()
+    };
+    let gate = asking(with_rule(closed), &ledger);
     gate.fetch(json!({ "q": 1 })).await.unwrap_err();
     let digest: Box<str> = ledger.digests().remove(0).into();
-    for (arguments, passes) in [(json!({ "q": 1 }), true), (json!({ "q": 2 }), false)] {
+    for (arguments, level, passes) in [
+        (json!({ "q": 1 }), Level::Public, true),
+        (json!({ "q": 2 }), Level::Public, false),
+        (json!({ "q": 1 }), Level::Confidential, false),
+    ] {
+        gate.web.raise_level(level);
         let mut flow = gate.flow();
-        flow.put_slot(Executing(vec![digest.clone()]));
+        flow.put_slot(Executing {
+            digest: digest.clone(),
+            level: Level::Public,
+        });
         let judged = gate.request(&mut flow, &mut fetch(&arguments)).await;
         assert_eq!(judged.is_ok(), passes, "{arguments}");
     }

@@ -38,8 +38,10 @@ fn the_strictest_decision_counts_in_any_order() {
         let reason = format!("{bundle} says so");
         assert_eq!(flow.mcp_record().reason.as_deref(), Some(&*reason));
         if let Err(denial) = judged {
-            assert_eq!(denial.rule_name(), Some(bundle));
-            if Effect::ALL[strictest] != Effect::Ask {
+            let asks = Effect::ALL[strictest] == Effect::Ask;
+            let rule = if asks { "approvals" } else { bundle };
+            assert_eq!(denial.rule_name(), Some(rule));
+            if !asks {
                 assert!(denial.detail("reason").unwrap().contains(&reason));
                 assert_eq!(denial.detail("tool"), Some("fetch"));
             }

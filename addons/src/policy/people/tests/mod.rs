@@ -68,7 +68,7 @@ impl ApprovalLedger for Answers {
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>> {
         self.asked.lock().push(question);
         let answer = self.answer.lock().clone();
-        if let Ok(ApprovalAnswer::Granted(_)) = answer {
+        if let Ok(ApprovalAnswer::Granted { .. }) = answer {
             self.grant();
         }
         Box::pin(async move { answer })
@@ -83,6 +83,8 @@ impl ApprovalLedger for Answers {
         self.grant();
         Box::pin(async move { Ok(outcome) })
     }
+
+    fn release(&self, _: GrantId) {}
 
     fn use_grant(&self, _: GrantId, _: LeaseId) -> BoxFuture<'_, Result<bool, Unavailable>> {
         let usable = self.usable;
@@ -413,9 +415,21 @@ async fn a_flow_passes_as_soon_as_a_grant_answers_it_and_can_be_used() {
     let approval = ApprovalId::parse(ID).unwrap();
     let open = || Ok(ApprovalAnswer::Open(approval));
     for (answer, hold, outcome, usable, denied) in [
-        (Ok(ApprovalAnswer::Granted(grant)), "0s", None, true, None),
         (
-            Ok(ApprovalAnswer::Granted(grant)),
+            Ok(ApprovalAnswer::Granted {
+                grant,
+                approval: None,
+            }),
+            "0s",
+            None,
+            true,
+            None,
+        ),
+        (
+            Ok(ApprovalAnswer::Granted {
+                grant,
+                approval: None,
+            }),
             "0s",
             None,
             false,
