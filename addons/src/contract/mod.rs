@@ -47,7 +47,7 @@ pub use approval::{
     ApprovalAnswer, ApprovalId, ApprovalOutcome, GrantId, Question, QuestionKind, QuestionLimit,
     Topic,
 };
-pub use asked::{Approved, Executing};
+pub use asked::{ApprovalRecord, Approved, Executing};
 pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
 pub use chain::Chain;
 pub use container::{AuthMode, Container, ContainerId, Registration, Repo, Source};

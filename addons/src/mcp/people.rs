@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
-use tokio::time::Instant;
 
 use super::Mcp;
 use super::call::{READ_IN_PLACE, ToolCall, arguments, raw};
@@ -84,11 +83,11 @@ impl Mcp {
             Some(approved) => approved.grant,
             None => match self.ports.ledger.ask(question).await.map_err(unavailable)? {
                 ApprovalAnswer::Granted(grant) => {
-                    flow.mcp_record().approval = Some(grant.to_string().into());
+                    flow.approval_record().set(grant);
                     grant
                 }
                 ApprovalAnswer::Open(approval) => {
-                    flow.mcp_record().approval = Some(approval.to_string().into());
+                    flow.approval_record().set(approval);
                     let denial = asked.pending(approval);
                     flow.put_slot(OpenQuestion {
                         approval,
@@ -174,9 +173,8 @@ impl OpenQuestion {
     /// Waits for a person's decision, and records the time in the flow. After an approval, the flow
     /// must be judged again: it then has [`Approved`]. Cancel safe.
     pub async fn decision(self, flow: &mut Flow, limit: Duration) -> Verdict {
-        let begun = Instant::now();
-        let outcome = self.ledger.wait(self.approval, limit).await;
-        flow.mcp_record().waited = Some(begun.elapsed());
+        let deciding = self.ledger.wait(self.approval, limit);
+        let outcome = flow.approval_record().while_held(deciding).await;
         match outcome.map_err(unavailable)? {
             Some(ApprovalOutcome::Granted(grant)) => {
                 flow.put_slot(Approved {
@@ -229,7 +227,7 @@ impl Asked {
             true => "denied by a person".to_owned(),
             false => format!("denied by a person: {words}"),
         };
-        flow.mcp_record().approval = Some(approval.to_string().into());
+        flow.approval_record().set(approval);
         record(flow, Effect::DenyContinue, &said);
         let sentence = format!("{said}; do not repeat the call");
         self.deny(Some("denied"), Some(approval), &sentence)

@@ -8,6 +8,7 @@ mod people;
 mod rules;
 mod settings;
 
+use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -79,12 +80,8 @@ impl Policy {
             self.admit_unlisted(flow, denial)?;
             allowlist::permit(flow, &self.guard)?;
         }
-        if flow
-            .entry
-            .as_ref()
-            .is_some_and(|entry| entry.grant.is_some())
-        {
-            flow.put_slot(RestsOnGrant);
+        if let Some(grant) = flow.entry.as_ref().and_then(|entry| entry.grant.clone()) {
+            rests_on(flow, grant);
         }
         allowlist::permit_port(flow)?;
         if opens_websocket {
@@ -149,7 +146,7 @@ impl Policy {
         let Some(grant) = grant else {
             return Err(Stop::Asks(asking));
         };
-        flow.put_slot(RestsOnGrant);
+        rests_on(flow, grant.id);
         flow.note(|| format!("allowed by grant {} of a person", grant.id));
         Ok(())
     }
@@ -234,6 +231,12 @@ impl Policy {
             false => denial,
         }
     }
+}
+
+/// Marks a flow that passes since a person has granted it.
+fn rests_on(flow: &mut Flow, grant: impl Display) {
+    flow.put_slot(RestsOnGrant);
+    flow.approval_record().set(grant);
 }
 
 /// The delegation for which the flow runs: its own list of hosts replaces the allowlist. `None` for

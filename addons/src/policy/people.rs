@@ -94,8 +94,8 @@ impl People {
 
     /// Asks a person, and waits for [`People::hold`]. Returns `Ok` if a grant answers: the flow must
     /// then be judged again. A dry run asks nothing and is denied.
-    pub(super) async fn ask(&self, flow: &Flow, asking: Asking) -> Verdict {
-        let Some(container) = Self::asker(flow) else {
+    pub(super) async fn ask(&self, flow: &mut Flow, asking: Asking) -> Verdict {
+        let Some(container) = Self::asker(flow).cloned() else {
             return Err(asking.otherwise);
         };
         if flow.is_dry_run() {
@@ -124,9 +124,10 @@ impl People {
         let decided = match self.ledger.ask(question).await.map_err(unavailable)? {
             ApprovalAnswer::Granted(grant) => Decided::Granted(grant),
             ApprovalAnswer::Denied { approval, words } => {
+                flow.approval_record().set(approval);
                 return Err(rejected(approval, &rule, words.as_deref()));
             }
-            ApprovalAnswer::Open(approval) => self.decision(approval, &rule).await?,
+            ApprovalAnswer::Open(approval) => self.decision(flow, approval, &rule).await?,
             ApprovalAnswer::Used => Decided::Not("used"),
             ApprovalAnswer::Full(limit) => {
                 return Err(otherwise
@@ -136,6 +137,7 @@ impl People {
         };
         match decided {
             Decided::Granted(grant) => {
+                flow.approval_record().set(grant);
                 let used = self.ledger.use_grant(grant, container.lease).await;
                 match used.map_err(unavailable)? {
                     true => Ok(()),
@@ -147,11 +149,19 @@ impl People {
     }
 
     /// Waits for the decision of an open question.
-    async fn decision(&self, approval: ApprovalId, rule: &str) -> Result<Decided, Denial> {
+    async fn decision(
+        &self,
+        flow: &mut Flow,
+        approval: ApprovalId,
+        rule: &str,
+    ) -> Result<Decided, Denial> {
+        let record = flow.approval_record();
+        record.set(approval);
         if self.hold.is_zero() {
             return Err(pending(approval, rule));
         }
-        let outcome = self.ledger.wait(approval, self.hold).await;
+        let deciding = self.ledger.wait(approval, self.hold);
+        let outcome = record.while_held(deciding).await;
         match outcome.map_err(unavailable)? {
             Some(ApprovalOutcome::Granted(grant)) => Ok(Decided::Granted(grant)),
             Some(ApprovalOutcome::Denied(words)) => Err(rejected(approval, rule, words.as_deref())),

@@ -152,7 +152,18 @@ fn an_unlisted_host_is_resolved_and_reached_only_after_its_approval() {
     let rule = format!("grant {grant}");
     asking
         .proxy
-        .audited(json!({ "kind": "tunnel", "host": host, "rule": rule, "status": 200 }));
+        .audited(json!({ "kind": "tunnel", "host": host, "rule": rule, "approval": grant }));
+    asking
+        .proxy
+        .audited(json!({ "kind": "http", "host": host, "approval": grant, "status": 200 }));
+    let denied = json!({ "kind": "tunnel", "code": "approval_pending", "approval": id });
+    let line = asking.proxy.audited(denied);
+    assert!(line["waited_ms"].is_null(), "it was not held: {line}");
+    assert_eq!(asking.proxy.fetch("api.example.com", "/echo").status, 200);
+    let line = asking
+        .proxy
+        .audited(json!({ "host": "api.example.com", "kind": "http" }));
+    assert!(line["approval"].is_null(), "nobody was asked: {line}");
     let counted = ["upstream=\"granted\"", "method=\"GET\""];
     assert!(asking.proxy.metric("proxy_requests_total", &counted) >= 1.0);
     assert!(
@@ -287,6 +298,11 @@ fn a_held_request_passes_as_soon_as_it_is_approved() {
         let id = questions[0]["id"].as_str().unwrap();
         decide(&asking.proxy, id, "approve", json!({}));
         assert_eq!(fetched.join().unwrap(), 200);
+        let grant = asking.grant_of(id);
+        let line = asking
+            .proxy
+            .audited(json!({ "kind": "tunnel", "approval": grant }));
+        assert!(line["waited_ms"].is_u64(), "{line}");
     });
 }
 

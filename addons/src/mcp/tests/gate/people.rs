@@ -176,7 +176,7 @@ async fn a_grant_is_used_once_and_answers_the_call() {
     gate.request(&mut flow, &mut frame).await.unwrap();
     assert_eq!(*ledger.used.lock(), [(grant(), gate.web.lease)]);
     assert_eq!(flow.mcp_record().decision, Some(Effect::Ask));
-    assert_eq!(flow.mcp_record().approval.as_deref(), Some(GRANT));
+    assert_eq!(flow.approval_record().id.as_deref(), Some(GRANT));
     // Another call was faster.
     let denial = gate.fetch(json!({ "q": 1 })).await.unwrap_err();
     assert_said(&denial, "used", None, &["repeat the call only if"]);
@@ -290,8 +290,8 @@ async fn an_approved_call_is_judged_again_and_uses_its_grant() {
         1,
         "the grant is kept for this call"
     );
-    assert_eq!(flow.mcp_record().approval.as_deref(), Some(ID));
-    assert!(flow.mcp_record().waited.is_some());
+    assert_eq!(flow.approval_record().id.as_deref(), Some(ID));
+    assert!(flow.approval_record().waited.is_some());
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn each_outcome_of_the_wait_has_its_words_for_the_model() {
             let decided = run(question.decision(&mut flow, Duration::from_secs(1)));
             let denial = decided.unwrap_err();
             assert_said(&denial, word, approval, &[part]);
-            assert!(flow.mcp_record().waited.is_some());
+            assert!(flow.approval_record().waited.is_some());
             let is_denied = word == "denied";
             let decision = flow.mcp_record().decision;
             assert_eq!(decision == Some(Effect::DenyContinue), is_denied);

@@ -1,3 +1,4 @@
+mod audit;
 mod rules;
 
 use std::sync::Arc;
