@@ -87,3 +87,4 @@ pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
 pub use refused_hosts::RefusedHosts;
 pub use target::McpTarget;
 pub use url_secrets::UrlSecrets;
+pub use waits::Room;

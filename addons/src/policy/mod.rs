@@ -163,9 +163,9 @@ impl Policy {
             Err(Stop::Denied(denial)) => return Err(denial).into(),
             Err(Stop::Asks(asking)) => asking,
         };
-        Step::wait_up_to(self.people.limit(), async move {
+        Step::ask_up_to(self.people.limit(), |room| async move {
             loop {
-                self.people.ask(flow, *asking).await?;
+                self.people.ask(flow, *asking, &room).await?;
                 match judge(self, flow, &mut subject) {
                     Ok(()) => return Ok(()),
                     Err(Stop::Denied(denial)) => return Err(denial),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::contract::{
     ApprovalAnswer, ApprovalId, ApprovalLedger, ApprovalOutcome, Code, Container, Denial, Flow,
-    GrantId, Host, Lookup, Principal, Question, QuestionKind, Topic, Unavailable, Verdict,
+    GrantId, Host, Lookup, Principal, Question, QuestionKind, Room, Topic, Unavailable, Verdict,
     is_public_name,
 };
 
@@ -92,9 +92,9 @@ impl People {
         is_public_name(host) && container.allows(host)
     }
 
-    /// Asks a person, and waits for [`People::hold`]. Returns `Ok` if a grant answers: the flow must
+    /// Asks a person, and waits for [`People::hold`] if there is room for another flow that waits. Returns `Ok` if a grant answers: the flow must
     /// then be judged again. A dry run asks nothing and is denied.
-    pub(super) async fn ask(&self, flow: &mut Flow, asking: Asking) -> Verdict {
+    pub(super) async fn ask(&self, flow: &mut Flow, asking: Asking, room: &Room) -> Verdict {
         let Some(container) = Self::asker(flow).cloned() else {
             return Err(asking.otherwise);
         };
@@ -127,7 +127,7 @@ impl People {
                 flow.approval_record().set(approval);
                 return Err(rejected(approval, &rule, words.as_deref()));
             }
-            ApprovalAnswer::Open(approval) => self.decision(flow, approval, &rule).await?,
+            ApprovalAnswer::Open(approval) => self.decision(flow, approval, &rule, room).await?,
             ApprovalAnswer::Used => Decided::Not("used"),
             ApprovalAnswer::Full(limit) => {
                 return Err(otherwise
@@ -154,10 +154,11 @@ impl People {
         flow: &mut Flow,
         approval: ApprovalId,
         rule: &str,
+        room: &Room,
     ) -> Result<Decided, Denial> {
         let record = flow.approval_record();
         record.set(approval);
-        if self.hold.is_zero() {
+        if self.hold.is_zero() || !room.is_left().await {
             return Err(pending(approval, rule));
         }
         let deciding = self.ledger.wait(approval, self.hold);

@@ -4,6 +4,7 @@ mod rules;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use http::Method;
 use parking_lot::Mutex;
 use time::OffsetDateTime;
@@ -27,6 +28,8 @@ struct Answers {
     /// Becomes live when somebody asks or waits.
     granted: Mutex<Option<LiveGrant>>,
     usable: bool,
+    /// Nobody decides, and a wait does not end.
+    hangs: bool,
     asked: Mutex<Vec<Question>>,
     lease: LeaseId,
 }
@@ -39,6 +42,7 @@ impl Answers {
             outcome: Mutex::default(),
             granted: Mutex::default(),
             usable: true,
+            hangs: false,
             asked: Mutex::default(),
             lease: container.lease,
         }
@@ -82,6 +86,9 @@ impl ApprovalLedger for Answers {
     ) -> BoxFuture<'_, Result<Option<ApprovalOutcome>, Unavailable>> {
         let outcome = self.outcome.lock().clone();
         self.grant();
+        if self.hangs {
+            return Box::pin(std::future::pending());
+        }
         Box::pin(async move { Ok(outcome) })
     }
 
@@ -476,6 +483,27 @@ async fn a_flow_passes_as_soon_as_a_grant_answers_it_and_can_be_used() {
         let judged = fixture.connect("files.example.com:443").await;
         assert_eq!(code(judged), denied, "{row}");
     }
+}
+
+#[tokio::test]
+async fn beyond_256_held_flows_of_a_container_the_answer_is_pending_at_once() {
+    let container = container("web");
+    let ledger = Answers {
+        hangs: true,
+        ..Answers::of(&container)
+    };
+    let fixture = Fixture::with(container, ledger, ASK, "8s");
+    let mut held: Vec<_> = (0..256)
+        .map(|_| Box::pin(fixture.connect("files.example.com:443")))
+        .collect();
+    for _ in 0..2 {
+        for one in &mut held {
+            assert!(one.as_mut().now_or_never().is_none());
+        }
+    }
+    let denial = fixture.connect("files.example.com:443").await.unwrap_err();
+    assert_eq!(denial.code(), Code::ApprovalPending);
+    assert_eq!(denial.detail("approval"), Some(ID));
 }
 
 #[tokio::test]
