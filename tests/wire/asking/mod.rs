@@ -1,6 +1,7 @@
 //! Hosts on no allowlist, and requests that a rule asks about: a person approves or denies them.
 
 mod ends;
+mod held;
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
@@ -9,8 +10,7 @@ use serde_json::{Value, json};
 use testkit::each_row;
 
 use crate::support::{
-    Nameserver, Origin, Proxy, Reply, SANDBOX, SECOND, SOON, Setup, assert_closes, eventually,
-    handshake, read_reply,
+    Nameserver, Origin, Proxy, Reply, SANDBOX, SECOND, Setup, assert_closes, handshake, read_reply,
 };
 
 /// A proxy that asks about unlisted hosts, for two containers, and a nameserver that resolves names
@@ -282,28 +282,6 @@ fn a_person_who_denies_is_quoted_until_the_denial_is_forgotten() {
     decide(&asking.proxy, &id, "forget", json!({}));
     assert_ne!(asking.pending(host), id);
     assert_eq!(asking.nameserver.asked(), [""; 0]);
-}
-
-#[test]
-fn a_held_request_passes_as_soon_as_it_is_approved() {
-    let asking = Asking::start(|setup| setup.proxy["approvals"] = json!({ "hold": "8s" }));
-    std::thread::scope(|scope| {
-        let fetched = scope.spawn(|| asking.fetch("one.example.org"));
-        let mut questions = Vec::new();
-        eventually("the question is open and waited for", SOON, || {
-            questions = asking.questions();
-            questions.first().is_some_and(|one| one["waiting"] == 1)
-        });
-        assert_eq!(asking.nameserver.asked(), [""; 0]);
-        let id = questions[0]["id"].as_str().unwrap();
-        decide(&asking.proxy, id, "approve", json!({}));
-        assert_eq!(fetched.join().unwrap(), 200);
-        let grant = asking.grant_of(id);
-        let line = asking
-            .proxy
-            .audited(json!({ "kind": "tunnel", "approval": grant }));
-        assert!(line["waited_ms"].is_u64(), "{line}");
-    });
 }
 
 #[test]
