@@ -54,7 +54,7 @@ struct Asked {
 impl Mcp {
     /// Asks a person about a call. Passes if a grant answers. The grant is not used yet: see
     /// [`use_grant`](Self::use_grant). If a person must decide first, denies the call and puts an
-    /// [`OpenQuestion`] into the flow. A dry run asks nothing and is denied.
+    /// [`OpenQuestion`] into the flow. A dry run asks nothing: see [`foresee`](Self::foresee).
     pub(super) async fn ask(
         &self,
         flow: &mut Flow,
@@ -66,11 +66,11 @@ impl Mcp {
             bundle: ruling.bundle.clone().unwrap_or_default(),
             reason: cut(&ruling.reason).into(),
         };
-        if flow.effect(|| ()).is_none() {
-            return Err(asked.would_ask());
-        }
         let container = asking.call.container;
         let question = self.question(asking, &asked, ruling).await?;
+        if flow.effect(|| ()).is_none() {
+            return self.foresee(flow, &asked, question).await;
+        }
         let (digest, level): (Box<str>, _) = (question.digest().into(), question.topic().level);
         let executing = flow.find_slot::<Executing>();
         if executing.is_some_and(|executing| executing.0.contains(&digest)) {
@@ -111,6 +111,29 @@ impl Mcp {
             asked,
         });
         Ok(())
+    }
+
+    /// The verdict of a dry run: passes if a grant would answer, and names it. Uses and opens nothing.
+    async fn foresee(&self, flow: &mut Flow, asked: &Asked, question: Question) -> Verdict {
+        match self
+            .ports
+            .ledger
+            .look_up(question)
+            .await
+            .map_err(unavailable)?
+        {
+            Some(ApprovalAnswer::Granted(grant)) => {
+                flow.note(|| format!("allowed by grant {grant} of a person"));
+                Ok(())
+            }
+            Some(ApprovalAnswer::Denied { approval, words }) => {
+                Err(asked.rejected(flow, approval, words.as_deref()))
+            }
+            Some(ApprovalAnswer::Open(approval)) => Err(asked.pending(approval)),
+            Some(ApprovalAnswer::Used) => Err(asked.used()),
+            Some(ApprovalAnswer::Full(limit)) => Err(asked.full(&limit.to_string())),
+            None => Err(asked.would_ask()),
+        }
     }
 
     /// Makes the question about a call; on a blocking thread for large arguments.

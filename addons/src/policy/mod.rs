@@ -233,10 +233,12 @@ impl Policy {
     }
 }
 
-/// Marks a flow that passes since a person has granted it.
+/// Marks a flow that passes since a person has granted it. A flow that was held names its question.
 fn rests_on(flow: &mut Flow, grant: impl Display) {
     flow.put_slot(RestsOnGrant);
-    flow.approval_record().set(grant);
+    if flow.approval_record().id.is_none() {
+        flow.approval_record().set(grant);
+    }
 }
 
 /// The delegation for which the flow runs: its own list of hosts replaces the allowlist. `None` for

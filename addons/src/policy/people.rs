@@ -60,6 +60,21 @@ impl Asking {
             otherwise,
         }
     }
+
+    fn question(&self, container: &Container) -> Result<Question, Denial> {
+        let topic = Topic {
+            lease: container.lease,
+            container: container.id.clone(),
+            kind: self.kind,
+            server: None,
+            subject: self.subject.as_str().into(),
+            rule: Some(self.rule.as_str().into()),
+            reason: self.reason.map(Into::into),
+            level: container.level(),
+            revision: self.revision.as_str().into(),
+        };
+        Question::new(topic, None).map_err(|_| Denial::internal())
+    }
 }
 
 /// The people who decide, behind the ledger of approvals.
@@ -93,36 +108,23 @@ impl People {
     }
 
     /// Asks a person, and waits for [`People::hold`] if there is room for another flow that waits. Returns `Ok` if a grant answers: the flow must
-    /// then be judged again. A dry run asks nothing and is denied.
+    /// then be judged again. A dry run asks nothing and is denied: see [`foresee`](Self::foresee).
     pub(super) async fn ask(&self, flow: &mut Flow, asking: Asking, room: &Room) -> Verdict {
         let Some(container) = Self::asker(flow).cloned() else {
             return Err(asking.otherwise);
         };
+        let question = asking.question(&container)?;
         if flow.is_dry_run() {
-            return Err(would_ask(&asking));
+            return Err(self.foresee(&asking, question).await);
         }
         let Asking {
-            kind,
-            subject,
-            rule,
-            reason,
-            revision,
-            otherwise,
+            rule, otherwise, ..
         } = asking;
-        let topic = Topic {
-            lease: container.lease,
-            container: container.id.clone(),
-            kind,
-            server: None,
-            subject: subject.into(),
-            rule: Some(rule.as_str().into()),
-            reason: reason.map(Into::into),
-            level: container.level(),
-            revision: revision.into(),
-        };
-        let question = Question::new(topic, None).map_err(|_| Denial::internal())?;
         let decided = match self.ledger.ask(question).await.map_err(unavailable)? {
-            ApprovalAnswer::Granted(grant) => Decided::Granted(grant),
+            ApprovalAnswer::Granted(grant) => {
+                flow.approval_record().set(grant);
+                Decided::Granted(grant)
+            }
             ApprovalAnswer::Denied { approval, words } => {
                 flow.approval_record().set(approval);
                 return Err(rejected(approval, &rule, words.as_deref()));
@@ -137,7 +139,6 @@ impl People {
         };
         match decided {
             Decided::Granted(grant) => {
-                flow.approval_record().set(grant);
                 let used = self.ledger.use_grant(grant, container.lease).await;
                 match used.map_err(unavailable)? {
                     true => Ok(()),
@@ -145,6 +146,18 @@ impl People {
                 }
             }
             Decided::Not(outcome) => Err(otherwise.with("outcome", outcome)),
+        }
+    }
+
+    /// The denial of a dry run. The grants in memory do not answer, so it never passes, also while the
+    /// ledger cannot be read.
+    async fn foresee(&self, asking: &Asking, question: Question) -> Denial {
+        match self.ledger.look_up(question).await {
+            Ok(Some(ApprovalAnswer::Denied { approval, words })) => {
+                rejected(approval, &asking.rule, words.as_deref())
+            }
+            Ok(Some(ApprovalAnswer::Open(approval))) => pending(approval, &asking.rule),
+            _ => would_ask(asking),
         }
     }
 

@@ -175,6 +175,14 @@ impl ApprovalStore for SqliteApprovals {
         self.run(now, |transaction| transaction.ask(question, ttl))
     }
 
+    fn look_up(
+        &mut self,
+        question: &Question,
+        now: OffsetDateTime,
+    ) -> Result<Option<Asked>, StoreError> {
+        self.run(now, |transaction| transaction.look_up(question))
+    }
+
     fn get(&mut self, id: ApprovalId, now: OffsetDateTime) -> Result<Option<Record>, StoreError> {
         self.run(now, |transaction| transaction.record(id))
     }

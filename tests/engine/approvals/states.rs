@@ -26,6 +26,45 @@ fn in_state(store: &mut Store, state: State) -> (Sandbox, ApprovalId) {
 }
 
 #[test]
+fn a_look_up_tells_what_answers_a_question_and_changes_nothing() {
+    type Expected = fn(Option<&Asked>) -> bool;
+    let nothing: Expected = |known| known.is_none();
+    let rows: [(State, Expected); 6] = [
+        (State::Pending, |known| {
+            matches!(known, Some(Asked::Open(_)))
+        }),
+        (State::Approved, |known| {
+            matches!(known, Some(Asked::Granted(_)))
+        }),
+        (State::Denied, |known| {
+            matches!(known, Some(Asked::Denied { .. }))
+        }),
+        (State::Used, nothing),
+        (State::Expired, nothing),
+        (State::Ended, nothing),
+    ];
+    each_row(rows, |(state, expected)| {
+        let mut store = Store::new();
+        let (sandbox, id) = in_state(&mut store, state);
+        let (now, before) = (store.now, store.store.get(id, store.now).unwrap().unwrap());
+        store.news();
+        for _ in 0..2 {
+            let known = store.store.look_up(&sandbox.call(1), now).unwrap();
+            assert!(expected(known.as_ref()), "{known:?}");
+            let other = store.store.look_up(&sandbox.call(2), now).unwrap();
+            assert!(other.is_none(), "{other:?}");
+        }
+        let after = store.store.get(id, now).unwrap().unwrap();
+        assert_eq!(
+            (after.state, after.attempts),
+            (before.state, before.attempts)
+        );
+        let all = store.store.list(&Filter::default(), now).unwrap();
+        assert_eq!((all.len(), store.news().len()), (1, 0));
+    });
+}
+
+#[test]
 fn only_an_open_question_can_be_decided_and_a_later_operator_learns_who_decided() {
     let ann = || Some("ann".to_owned());
     let bob = || Some("bob".to_owned());

@@ -25,6 +25,8 @@ struct Answers {
     live: Mutex<Vec<LiveGrant>>,
     answer: Mutex<Result<ApprovalAnswer, Unavailable>>,
     outcome: Mutex<Option<ApprovalOutcome>>,
+    /// The answer to a look-up.
+    known: Mutex<Option<ApprovalAnswer>>,
     /// Becomes live when somebody asks or waits.
     granted: Mutex<Option<LiveGrant>>,
     usable: bool,
@@ -40,6 +42,7 @@ impl Answers {
             live: Mutex::default(),
             answer: Mutex::new(Ok(ApprovalAnswer::Open(ApprovalId::parse(ID).unwrap()))),
             outcome: Mutex::default(),
+            known: Mutex::default(),
             granted: Mutex::default(),
             usable: true,
             hangs: false,
@@ -77,6 +80,11 @@ impl ApprovalLedger for Answers {
             self.grant();
         }
         Box::pin(async move { answer })
+    }
+
+    fn look_up(&self, _: Question) -> BoxFuture<'_, Result<Option<ApprovalAnswer>, Unavailable>> {
+        let known = self.known.lock().clone();
+        Box::pin(async move { Ok(known) })
     }
 
     fn wait(
@@ -519,6 +527,27 @@ async fn a_dry_run_and_a_part_of_the_proxy_open_no_question() {
     let sentence = "Approval needed: a person would be asked about files.example.com:443";
     assert_eq!(denial.sentence(), sentence);
     assert!(denial.edit().unwrap().contains("unified-proxy approvals"));
+    let approval = ApprovalId::parse(ID).unwrap();
+    for (known, denied) in [
+        (ApprovalAnswer::Open(approval), Code::ApprovalPending),
+        (
+            ApprovalAnswer::Denied {
+                approval,
+                words: None,
+            },
+            Code::ApprovalRejected,
+        ),
+    ] {
+        *fixture.ledger.known.lock() = Some(known);
+        let mut dry = fixture
+            .flow(Kind::Tunnel, "files.example.com:443")
+            .dry_run();
+        let denial = fixture.chain.tunnel(&mut dry).await.unwrap_err();
+        assert_eq!(
+            (denial.code(), denial.detail("approval")),
+            (denied, Some(ID))
+        );
+    }
 
     let system = System {
         name: "mcp: files".into(),
