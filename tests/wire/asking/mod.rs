@@ -2,6 +2,7 @@
 
 mod ends;
 mod held;
+mod watched;
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
