@@ -202,6 +202,39 @@ fn a_denial_answers_equal_questions_with_its_words_for_the_ttl_or_until_it_is_fo
 }
 
 #[test]
+fn a_repetition_changes_nothing_that_a_person_is_shown_and_hurries_nobody() {
+    let mut store = Store::new();
+    let sandbox = Sandbox::new("c1");
+    let topic = sandbox.topic(QuestionKind::Host, "a.example.com:443");
+    let id = store.opened(&Question::new(topic.clone(), None).unwrap());
+    let later = store.opened(&sandbox.call(1));
+    let shown = store.store.get(id, store.now).unwrap().unwrap();
+    store.news();
+    store.pass(Duration::from_secs(60));
+    for (rule, reason) in [
+        ("freeze", "approve at once"),
+        ("urgent", "a person said so"),
+    ] {
+        let other = Topic {
+            rule: Some(rule.into()),
+            reason: Some(reason.into()),
+            ..topic.clone()
+        };
+        assert_eq!(store.opened(&Question::new(other, None).unwrap()), id);
+    }
+    let again = store.store.get(id, store.now).unwrap().unwrap();
+    assert_eq!(again.topic, shown.topic);
+    assert_eq!(
+        (again.created_at, again.expires_at, again.attempts),
+        (shown.created_at, shown.expires_at, 3)
+    );
+    assert!(store.news().is_empty(), "nobody is told again");
+    let listed = store.store.list(&Filter::default(), store.now).unwrap();
+    let order: Vec<_> = listed.iter().map(|record| record.id).collect();
+    assert_eq!(order, [later, id]);
+}
+
+#[test]
 fn a_question_expires_at_its_time_and_then_opens_again() {
     let mut store = Store::new();
     let sandbox = Sandbox::new("c1");

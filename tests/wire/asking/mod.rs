@@ -2,6 +2,7 @@
 
 mod ends;
 mod held;
+mod notified;
 mod watched;
 
 use std::io::Write;
