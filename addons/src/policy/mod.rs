@@ -163,7 +163,7 @@ impl Policy {
             Err(Stop::Denied(denial)) => return Err(denial).into(),
             Err(Stop::Asks(asking)) => asking,
         };
-        Step::ask_up_to(self.people.limit(), |room| async move {
+        Step::ask_up_to(self.people.limit(), move |room| async move {
             loop {
                 self.people.ask(flow, *asking, &room).await?;
                 match judge(self, flow, &mut subject) {

@@ -107,8 +107,9 @@ impl People {
         is_public_name(host) && container.allows(host)
     }
 
-    /// Asks a person, and waits for [`People::hold`] if there is room for another flow that waits. Returns `Ok` if a grant answers: the flow must
-    /// then be judged again. A dry run asks nothing and is denied: see [`foresee`](Self::foresee).
+    /// Asks a person, and waits for [`People::hold`] if there is room for another flow that waits.
+    /// Returns `Ok` if a grant answers: the flow must then be judged again. A dry run asks nothing
+    /// and is denied: see [`foresee`](Self::foresee).
     pub(super) async fn ask(&self, flow: &mut Flow, asking: Asking, room: &Room) -> Verdict {
         let Some(container) = Self::asker(flow).cloned() else {
             return Err(asking.otherwise);

@@ -69,7 +69,8 @@ impl Checks {
         let damage = match &checked {
             Ok(()) => None,
             Err(SqliteError::Damaged(damage)) => Some(damage.clone()),
-            // The check itself failed.
+            Err(error) if error.is_damage() => Some(error.to_string()),
+            // The check itself failed, so it told nothing about the file.
             Err(_) => return checked,
         };
         self.is_suspect = false;
