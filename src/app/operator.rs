@@ -48,8 +48,9 @@ pub fn audit(audit: &Audit, act: OperatorAct) {
     let said = scope.as_deref().into_iter().chain(act.reason.as_deref());
     let said = said.collect::<Vec<_>>().join(": ");
     record.reason = Some(said).filter(|said| !said.is_empty()).map(Into::into);
-    record.approval = act.approval.map(Into::into);
-    record.waited = act.waited;
+    let approval = flow.approval_record();
+    approval.id = act.approval.map(Into::into);
+    approval.waited = act.waited;
     let done = addons::contract::Outcome {
         status: 200,
         denial: None,

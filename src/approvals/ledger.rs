@@ -88,15 +88,16 @@ impl Ledger {
         ttl: Duration,
     ) -> Result<ApprovalAnswer, StoreError> {
         let waiters = Arc::clone(&self.waiters);
+        self.with(move |store, now| Ok(answer(store.ask(&question, ttl, now)?, &waiters)))
+            .await
+    }
+
+    /// What answers a question now, without asking it; `None` if it would be opened or refused.
+    pub async fn look_up(&self, question: Question) -> Result<Option<ApprovalAnswer>, StoreError> {
+        let waiters = Arc::clone(&self.waiters);
         self.with(move |store, now| {
-            Ok(match store.ask(&question, ttl, now)? {
-                // Another caller has waited for it.
-                Asked::Granted { grant, .. } if waiters.is_promised(grant) => ApprovalAnswer::Used,
-                Asked::Granted { grant, approval } => ApprovalAnswer::Granted { grant, approval },
-                Asked::Denied { approval, words } => ApprovalAnswer::Denied { approval, words },
-                Asked::Open(id) => ApprovalAnswer::Open(id),
-                Asked::Full(limit) => ApprovalAnswer::Full(limit),
-            })
+            let found = store.look_up(&question, now)?;
+            Ok(found.map(|asked| answer(asked, &waiters)))
         })
         .await
     }
@@ -332,6 +333,17 @@ fn work(
             waiters.tell(&change);
             watchers.send(change);
         }
+    }
+}
+
+fn answer(asked: Asked, waiters: &Waiters) -> ApprovalAnswer {
+    match asked {
+        // Another caller has waited for it.
+        Asked::Granted { grant, .. } if waiters.is_promised(grant) => ApprovalAnswer::Used,
+        Asked::Granted { grant, approval } => ApprovalAnswer::Granted { grant, approval },
+        Asked::Denied { approval, words } => ApprovalAnswer::Denied { approval, words },
+        Asked::Open(id) => ApprovalAnswer::Open(id),
+        Asked::Full(limit) => ApprovalAnswer::Full(limit),
     }
 }
 

@@ -52,6 +52,13 @@ impl ApprovalLedger for LedgerPort {
         })
     }
 
+    fn look_up(
+        &self,
+        question: Question,
+    ) -> BoxFuture<'_, Result<Option<ApprovalAnswer>, Unavailable>> {
+        Box::pin(async move { self.ledger.look_up(question).await.map_err(unavailable) })
+    }
+
     fn wait(
         &self,
         id: ApprovalId,

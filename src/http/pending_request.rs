@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use addons::contract::{
-    Code, Denial, Judges, Kind, Level, LiveFlow, Request as Head, ResolvePermit, RestsOnGrant,
-    names,
+    Code, Denial, Judges, Kind, Level, LiveFlow, Request as Head, ResolvePermit, names,
 };
 use addons::git::as_git_shows;
 use http::header::{CONTENT_LENGTH, EXPECT};
@@ -81,13 +80,9 @@ fn begin(
     exchange.live.record().method = Some(name_of(request.method()));
     let is_absolute_form = matches!(ingress, Ingress::Plain);
     if is_absolute_form {
-        let container = exchange.session.container.as_ref();
-        let level = container.map_or(Level::Public, |container| container.level());
-        let mut permission = Permission::of(&exchange.live.flow, &exchange.snapshot);
-        if let Some(permission) = &mut permission {
-            permission.level = level;
-        }
-        *exchange.session.latest_permission.lock() = permission;
+        // A reload that forbids the previous request must not end this one, which may be held for a
+        // person.
+        *exchange.session.latest_permission.lock() = None;
     }
     let pending = PendingRequest::read(request, refusal, is_absolute_form, &mut exchange.live);
     (exchange, pending)
@@ -188,13 +183,10 @@ impl PendingRequest {
     /// Lets the chain judge the head. If the request names its own destination, the chain first
     /// judges the destination, as for a CONNECT.
     pub async fn judge(&mut self, exchange: &mut Exchange) -> Result<ResolvePermit, Denial> {
-        let (live, idle) = (&mut exchange.live, &exchange.session.idle);
         if self.is_absolute_form {
-            idle.held(live.chain.tunnel(&mut live.flow)).await?;
-            if let Some(latest) = &mut *exchange.session.latest_permission.lock() {
-                latest.rests_on_grant = live.flow.find_slot::<RestsOnGrant>().is_some();
-            }
+            Box::pin(judge_destination(exchange)).await?;
         }
+        let (live, idle) = (&mut exchange.live, &exchange.session.idle);
         let request = live.chain.request(&mut live.flow, &mut self.head);
         let permit = idle.held(request).await?;
         exchange.session.is_bound(&live.flow)?;
@@ -356,6 +348,30 @@ impl PendingRequest {
             Version::HTTP_2 => Want::Http2,
             _ => Want::Http1,
         }
+    }
+}
+
+/// Lets the chain judge the destination of a request in absolute form, and records the permission. If
+/// the configuration, the security level or the grant may have changed meanwhile, for example while
+/// the request was held for a person, judges the permission once more.
+async fn judge_destination(exchange: &mut Exchange) -> Result<(), Denial> {
+    let (live, session) = (&mut exchange.live, &exchange.session);
+    let container = session.container.as_ref();
+    let level = container.map_or(Level::Public, |container| container.level());
+    let judging = live.chain.tunnel(&mut live.flow);
+    session.idle.held(judging).await?;
+    let permission = Permission::of(&live.flow, &exchange.snapshot);
+    let permission = permission.map(|permission| Permission {
+        level,
+        // The chain judges the handshake of a WebSocket afterwards.
+        websocket: None,
+        ..permission
+    });
+    // Recorded first: a change from now on makes the connection judge the permission.
+    session.latest_permission.lock().clone_from(&permission);
+    match permission {
+        Some(permission) => session.judge_if_outdated(&permission).await,
+        None => Ok(()),
     }
 }
 

@@ -65,6 +65,12 @@ pub trait ApprovalLedger: Send + Sync {
     /// for one execution, [`live`](Self::live) returns that grant.
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>>;
 
+    /// What answers a question now, without asking it; `None` if it would be opened. For dry runs.
+    fn look_up(
+        &self,
+        question: Question,
+    ) -> BoxFuture<'_, Result<Option<ApprovalAnswer>, Unavailable>>;
+
     /// Waits for the decision of a question; `None` if there is none within `limit`. As for
     /// [`ask`](Self::ask), the grant is in memory then.
     fn wait(
@@ -150,6 +156,10 @@ impl ApprovalLedger for NoLedger {
 
     fn ask(&self, _: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>> {
         Box::pin(std::future::ready(Err(Unavailable)))
+    }
+
+    fn look_up(&self, _: Question) -> BoxFuture<'_, Result<Option<ApprovalAnswer>, Unavailable>> {
+        Box::pin(std::future::ready(Ok(None)))
     }
 
     fn wait(

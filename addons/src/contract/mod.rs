@@ -47,7 +47,7 @@ pub use approval::{
     ApprovalAnswer, ApprovalId, ApprovalOutcome, GrantId, Question, QuestionKind, QuestionLimit,
     Topic,
 };
-pub use asked::Executing;
+pub use asked::{ApprovalRecord, Executing};
 pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
 pub use chain::Chain;
 pub use container::{AuthMode, Container, ContainerId, Registration, Repo, Source};
@@ -87,3 +87,4 @@ pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
 pub use refused_hosts::RefusedHosts;
 pub use target::McpTarget;
 pub use url_secrets::UrlSecrets;
+pub use waits::Room;

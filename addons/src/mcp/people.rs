@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
-use tokio::time::Instant;
 
 use super::Mcp;
 use super::call::{READ_IN_PLACE, ToolCall, shown};
@@ -80,7 +79,7 @@ struct AskDenials {
 impl Mcp {
     /// Asks a person about a call. Passes if a grant answers. The grant is not used yet: see
     /// [`use_grant`](Self::use_grant). If a person must decide first, denies the call and puts an
-    /// [`OpenQuestion`] into the flow. A dry run asks nothing and is denied.
+    /// [`OpenQuestion`] into the flow. A dry run asks nothing: see [`foresee`](Self::foresee).
     pub(super) async fn ask(
         &self,
         flow: &mut Flow,
@@ -92,10 +91,10 @@ impl Mcp {
             bundle: ruling.bundle.clone().unwrap_or_default(),
             reason: cut(&ruling.reason).into(),
         };
-        if flow.is_dry_run() {
-            return Err(denials.would_ask());
-        }
         let question = self.question(asking, &denials, ruling).await?;
+        if flow.is_dry_run() {
+            return self.foresee(flow, &denials, question).await;
+        }
         let (digest, level): (Box<str>, _) = (question.digest().into(), question.topic().level);
         let executing = flow.find_slot::<Executing>();
         if executing.is_some_and(|one| one.digest == digest && level <= one.level) {
@@ -111,12 +110,14 @@ impl Mcp {
             }
             None => match self.ports.ledger.ask(question).await.map_err(unavailable)? {
                 ApprovalAnswer::Granted { grant, approval } => {
-                    let id = approval.map_or_else(|| grant.to_string(), |id| id.to_string());
-                    flow.mcp_record().approval = Some(id.into());
+                    match approval {
+                        Some(approval) => flow.approval_record().set(approval),
+                        None => flow.approval_record().set(grant),
+                    }
                     (grant, approval, None)
                 }
                 ApprovalAnswer::Open(approval) => {
-                    flow.mcp_record().approval = Some(approval.to_string().into());
+                    flow.approval_record().set(approval);
                     let denial = denials.pending(approval);
                     flow.put_slot(OpenQuestion {
                         approval,
@@ -143,6 +144,29 @@ impl Mcp {
             promise,
         });
         Ok(())
+    }
+
+    /// The verdict of a dry run: passes if a grant would answer, and names it. Uses and opens nothing.
+    async fn foresee(&self, flow: &mut Flow, denials: &AskDenials, question: Question) -> Verdict {
+        match self
+            .ports
+            .ledger
+            .look_up(question)
+            .await
+            .map_err(unavailable)?
+        {
+            Some(ApprovalAnswer::Granted { grant, .. }) => {
+                flow.note(|| format!("allowed by grant {grant} of a person"));
+                Ok(())
+            }
+            Some(ApprovalAnswer::Denied { approval, words }) => {
+                Err(denials.rejected(flow, approval, words.as_deref()))
+            }
+            Some(ApprovalAnswer::Open(approval)) => Err(denials.pending(approval)),
+            Some(ApprovalAnswer::Used) => Err(denials.used(None)),
+            Some(ApprovalAnswer::Full(limit)) => Err(denials.full(&limit.to_string())),
+            None => Err(denials.would_ask()),
+        }
     }
 
     /// Makes the question about a call; on a blocking thread for long params.
@@ -219,18 +243,6 @@ impl Mcp {
     }
 }
 
-/// Records how long a call waits for a person, also if its client goes away meanwhile.
-struct Waiting<'f> {
-    flow: &'f mut Flow,
-    begun: Instant,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.flow.mcp_record().waited = Some(self.begun.elapsed());
-    }
-}
-
 impl OpenQuestion {
     /// The question's id.
     pub fn approval(&self) -> ApprovalId {
@@ -240,11 +252,9 @@ impl OpenQuestion {
     /// Waits for a person's decision, and records the time in the flow. After an approval, the flow
     /// must be judged again: it then has [`Approved`]. Cancel safe.
     pub async fn decision(self, flow: &mut Flow, limit: Duration) -> Verdict {
-        let begun = Instant::now();
-        let waiting = Waiting { flow, begun };
-        let outcome = self.ledger.wait(self.approval, limit).await;
-        let flow = &mut *waiting.flow;
         let (approval, denials) = (self.approval, &self.denials);
+        let deciding = self.ledger.wait(approval, limit);
+        let outcome = flow.approval_record().while_held(deciding).await;
         match outcome.map_err(unavailable)? {
             Some(ApprovalOutcome::Granted(grant)) => {
                 flow.put_slot(Approved {
@@ -300,7 +310,7 @@ impl AskDenials {
             true => "denied by a person".to_owned(),
             false => format!("denied by a person: {words}"),
         };
-        flow.mcp_record().approval = Some(approval.to_string().into());
+        flow.approval_record().set(approval);
         record(flow, Effect::DenyContinue, &said);
         let sentence = format!("{said}; do not repeat the call");
         self.deny(Some("denied"), Some(approval), &sentence)

@@ -1,6 +1,7 @@
 //! `approvals`: shows what waits for a person, and decides.
 
 mod exec;
+mod explained;
 mod feed;
 mod servers;
 mod show;

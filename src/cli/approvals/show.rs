@@ -11,7 +11,7 @@ use crate::runtime::printable_json;
 /// Digits of an id in tables, if they tell all ids apart.
 const SHORT: usize = 8;
 /// The width of the labels of details.
-const LABEL: usize = 11;
+pub(super) const LABEL: usize = 11;
 
 /// The questions as a table.
 pub(super) fn questions(all: &[&Approval], now: OffsetDateTime) -> String {
@@ -86,15 +86,6 @@ pub(super) fn details(question: &Approval, now: OffsetDateTime) -> String {
     let Approval {
         kind, state, level, ..
     } = question;
-    let asked = match question.attempts {
-        0 | 1 => "once".to_owned(),
-        times => format!("{times} times"),
-    };
-    let waiting = match question.waiting {
-        0 => "nobody waits for the answer".to_owned(),
-        1 => "1 caller waits".to_owned(),
-        callers => format!("{callers} callers wait"),
-    };
     let left = match state.as_str() {
         "pending" => format!(", {} left", until(&question.expires_at, now)),
         _ => String::new(),
@@ -119,8 +110,7 @@ pub(super) fn details(question: &Approval, now: OffsetDateTime) -> String {
         }
     }
     line("level", level);
-    let age = since(&question.created_at, now);
-    line("asked", &format!("{asked}, first {age} ago; {waiting}"));
+    line("asked", &asked(question, now));
     line("scopes", &question.scopes.join(", "));
     if let (Some(by), Some(at)) = (&question.decided_by, &question.decided_at) {
         line("decided", &format!("{at} by {by}"));
@@ -129,6 +119,21 @@ pub(super) fn details(question: &Approval, now: OffsetDateTime) -> String {
         line("comment", comment);
     }
     lines.join("\n")
+}
+
+/// How often a question was asked, and who waits.
+pub(super) fn asked(question: &Approval, now: OffsetDateTime) -> String {
+    let asked = match question.attempts {
+        0 | 1 => "once".to_owned(),
+        times => format!("{times} times"),
+    };
+    let waiting = match question.waiting {
+        0 => "nobody waits for the answer".to_owned(),
+        1 => "1 caller waits".to_owned(),
+        callers => format!("{callers} callers wait"),
+    };
+    let age = since(&question.created_at, now);
+    format!("{asked}, first {age} ago; {waiting}")
 }
 
 /// Indents JSON that has no white space between its values. The values stay as they are: a number

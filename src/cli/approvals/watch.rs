@@ -11,6 +11,7 @@ use rustix::termios::{QueueSelector, tcflush};
 use tokio::sync::mpsc;
 
 use super::exec::Exec;
+use super::explained::explained;
 use super::feed::{self, Update};
 use super::{decided, json, now, show};
 use crate::admin::{Approval, ApproveBody, DenyBody};
@@ -101,6 +102,7 @@ enum Answer {
     Approve,
     ForLease,
     Deny(Option<String>),
+    Explain,
     Skip,
     Quit,
 }
@@ -108,7 +110,7 @@ enum Answer {
 impl Answer {
     const QUIT: &'static str = "q";
     const HELP: &'static str =
-        "y approve  n [WORDS] deny  l approve until the lease ends  s skip  q quit > ";
+        "y approve  n [WORDS] deny  l approve until the lease ends  e explain  s skip  q quit > ";
 
     fn parse(line: &str) -> Option<Self> {
         let line = line.trim();
@@ -116,6 +118,7 @@ impl Answer {
             "y" => Self::Approve,
             "l" => Self::ForLease,
             "n" => Self::Deny(None),
+            "e" => Self::Explain,
             "s" => Self::Skip,
             Self::QUIT => Self::Quit,
             _ => Self::Deny(Some(line.strip_prefix("n ")?.trim().to_owned())),
@@ -310,6 +313,11 @@ impl<W: Write> Watch<W> {
             Some(Answer::Approve) => client.approve(id, &ApproveBody::default()).await,
             Some(Answer::ForLease) => client.approve(id, &scope("lease")).await,
             Some(Answer::Deny(comment)) => client.deny(id, &DenyBody { comment }).await,
+            Some(Answer::Explain) => {
+                let text = explained(&client, &open.question, now()).await;
+                self.say(format_args!("\n{text}\n"))?;
+                return self.write(Answer::HELP);
+            }
             Some(Answer::Skip) => {
                 open.is_skipped = true;
                 self.shown = None;

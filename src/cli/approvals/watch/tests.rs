@@ -24,6 +24,7 @@ fn an_answer_is_a_letter_and_a_denial_may_have_words() {
             (" l ", Some(Answer::ForLease)),
             ("n", Some(Answer::Deny(None))),
             ("n not today", Some(Answer::Deny(Some("not today".into())))),
+            ("e", Some(Answer::Explain)),
             ("s", Some(Answer::Skip)),
             ("q", Some(Answer::Quit)),
             ("", None),
@@ -191,6 +192,29 @@ async fn questions_are_shown_one_at_a_time_and_answered_by_a_key() {
         (denied.state, words.as_deref()),
         (State::Denied, Some("not today"))
     );
+}
+
+#[tokio::test]
+async fn an_explained_question_is_still_to_be_answered() {
+    let mut watch = Fixture::start(false, true, None);
+    watch.ask("a.example.com:443").await;
+    watch.screen.shows(Answer::HELP, 1).await;
+    watch.types("e").await;
+    watch.screen.shows(Answer::HELP, 2).await;
+    let text = watch.screen.text();
+    for part in [
+        "permits web to reach exactly a.example.com:443, for 10 minutes",
+        "until the lease of web ends",
+        "CONNECT a.example.com:443 by web: allowed",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    watch.types("y").await;
+    watch
+        .screen
+        .shows("approved: a.example.com:443 for web", 1)
+        .await;
+    watch.quit().await;
 }
 
 #[tokio::test]

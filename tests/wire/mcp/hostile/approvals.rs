@@ -9,7 +9,7 @@ use testkit::each_row;
 
 use super::client::{Client, DENIED, ERAS, Era, Events, Gateway, assert_code, response, text};
 use super::server::{McpServer, tool};
-use crate::support::{SOON, eventually, read_reply};
+use crate::support::{SANDBOX, SOON, eventually, read_reply};
 
 /// Asks about `pay`, also in its response.
 const ASK: &str = r#"package mcp.authz
@@ -149,6 +149,42 @@ fn an_approved_call_runs_once_and_its_client_hears_of_it_meanwhile() {
         drop(again);
         assert_eq!(asking.calls(), 1);
     });
+}
+
+#[test]
+fn explain_names_the_grant_that_would_answer_a_call_and_leaves_it_for_the_call() {
+    let asking = Asking::start(json!({ "wait": "0s" }));
+    let client = asking.client(Era::Modern);
+    let explained = |code: i32, said: &str| {
+        let call = [
+            "explain",
+            SANDBOX,
+            "tools/call",
+            "kb",
+            "pay",
+            r#"{"euros":2}"#,
+        ];
+        let ran = asking.gateway.proxy.cli(&call);
+        let printed = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(
+            ran.code == Some(code) && printed.contains(said),
+            "{printed}"
+        );
+    };
+    explained(1, "a person would be asked");
+    assert!(asking.questions().is_empty());
+    let pending = client.call("kb_pay", json!({ "euros": 2 }));
+    assert_outcome(&pending, "pending", "do not poll");
+    let id = asking.waiting(0);
+    explained(1, &id);
+    asking.decide(&id, "approve", json!({}));
+    for _ in 0..2 {
+        explained(0, "allowed by grant ");
+    }
+    assert_eq!(asking.calls(), 0);
+    text(&client.call("kb_pay", json!({ "euros": 2 })));
+    assert_eq!(asking.calls(), 1);
+    explained(1, "a person would be asked");
 }
 
 #[test]

@@ -36,6 +36,8 @@ fn granted() -> ApprovalAnswer {
 struct Ledger {
     answer: Mutex<Result<ApprovalAnswer, Unavailable>>,
     outcome: Mutex<Result<Option<ApprovalOutcome>, Unavailable>>,
+    /// The answer to a look-up.
+    known: Mutex<Option<ApprovalAnswer>>,
     /// Whether the grant can be used; it is for one execution.
     usable: AtomicBool,
     asked: Mutex<Vec<Question>>,
@@ -50,6 +52,7 @@ impl Ledger {
         Arc::new(Self {
             answer: Mutex::new(Ok(answer)),
             outcome: Mutex::new(Ok(None)),
+            known: Mutex::default(),
             usable: AtomicBool::new(true),
             asked: Mutex::default(),
             used: Mutex::default(),
@@ -81,6 +84,11 @@ impl ApprovalLedger for Ledger {
         self.asked.lock().push(question);
         let answer = self.answer.lock().clone();
         Box::pin(async move { answer })
+    }
+
+    fn look_up(&self, _: Question) -> BoxFuture<'_, Result<Option<ApprovalAnswer>, Unavailable>> {
+        let known = self.known.lock().clone();
+        Box::pin(async move { Ok(known) })
     }
 
     fn wait(
@@ -191,7 +199,7 @@ async fn a_grant_is_used_once_and_answers_the_call() {
     gate.request(&mut flow, &mut frame).await.unwrap();
     assert_eq!(*ledger.used.lock(), [(grant(), gate.web.lease)]);
     assert_eq!(flow.mcp_record().decision, Some(Effect::Ask));
-    assert_eq!(flow.mcp_record().approval.as_deref(), Some(ID));
+    assert_eq!(flow.approval_record().id.as_deref(), Some(ID));
     // Another call was faster, or an operator revoked the grant.
     let denial = gate.fetch(json!({ "q": 1 })).await.unwrap_err();
     assert_said(&denial, "expired", Some(ID), &["is over: repeat the call"]);
@@ -369,8 +377,8 @@ async fn an_approved_call_is_judged_again_and_uses_its_grant() {
         1,
         "the grant is kept for this call"
     );
-    assert_eq!(flow.mcp_record().approval.as_deref(), Some(ID));
-    assert!(flow.mcp_record().waited.is_some());
+    assert_eq!(flow.approval_record().id.as_deref(), Some(ID));
+    assert!(flow.approval_record().waited.is_some());
 }
 
 #[test]
@@ -416,7 +424,7 @@ fn each_outcome_of_the_wait_has_its_words_for_the_model() {
             let decided = run(question.decision(&mut flow, Duration::from_secs(1)));
             let denial = decided.unwrap_err();
             assert_said(&denial, word, approval, &[part]);
-            assert!(flow.mcp_record().waited.is_some());
+            assert!(flow.approval_record().waited.is_some());
             let is_denied = word == "denied";
             let decision = flow.mcp_record().decision;
             assert_eq!(decision == Some(Effect::DenyContinue), is_denied);
@@ -602,18 +610,57 @@ async fn nobody_is_asked_about_other_messages_or_in_a_dry_run() {
         let judged = gate.request(&mut flow, &mut frame).await;
         assert_eq!(code(&judged), Some(Code::PolicyDeniedContinue), "{method}");
     }
-    let mut flow = start(&gate.web, "tools/call", Some("fetch")).begin_dry();
-    let judged = gate
-        .addon
-        .judge_request(&mut flow, &mut fetch(&json!({})))
-        .await;
-    let denial = judged.unwrap_err();
+    let denial = dry_run(&gate).await.unwrap_err();
     assert!(
         denial.sentence().contains("a person would be asked"),
         "{denial}"
     );
     assert!(denial.edit().unwrap().contains("unified-proxy approvals"));
     assert!(ledger.asked.lock().is_empty());
+}
+
+/// The notes of a dry run of a call, or its denial.
+async fn dry_run(gate: &Gate) -> Result<Vec<String>, Denial> {
+    let mut flow = start(&gate.web, "tools/call", Some("fetch")).begin_dry();
+    let mut call = fetch(&json!({}));
+    gate.addon.judge_request(&mut flow, &mut call).await?;
+    let notes = flow.notes().into_iter();
+    Ok(notes.map(|note| note.text).collect())
+}
+
+#[tokio::test]
+async fn a_dry_run_tells_what_answers_the_question_now_and_uses_nothing() {
+    let denied = ApprovalAnswer::Denied {
+        approval: approval(),
+        words: Some("use the test account".into()),
+    };
+    for (known, says) in [
+        (
+            ApprovalAnswer::Open(approval()),
+            format!("waits for a person (approval {ID})"),
+        ),
+        (
+            denied,
+            "denied by a person: use the test account".to_owned(),
+        ),
+        (ApprovalAnswer::Used, "an equal call got it".to_owned()),
+        (
+            granted(),
+            format!("allowed by grant {GRANT} of a person"),
+        ),
+    ] {
+        let ledger = Ledger::open();
+        *ledger.known.lock() = Some(known.clone());
+        let gate = asking(settings(), &ledger);
+        let passes = matches!(known, ApprovalAnswer::Granted { .. });
+        let said = match dry_run(&gate).await {
+            Ok(notes) if passes => notes.concat(),
+            Err(denial) if !passes => denial.sentence().to_owned(),
+            other => panic!("{known:?}: {other:?}"),
+        };
+        assert!(said.contains(&says), "{said}");
+        assert!(ledger.asked.lock().is_empty() && ledger.uses() == 0);
+    }
 }
 
 #[tokio::test]
