@@ -2,8 +2,8 @@
 
 use std::net::Ipv4Addr;
 
+use super::super::floods::raise_file_limit;
 use super::*;
-use crate::mcp::hostile::floods::raise_file_limit;
 
 const CONTAINERS: u8 = 8;
 /// The waiting calls of each container.
@@ -33,7 +33,7 @@ fn a_wait_for_people_takes_little_memory() {
     let resident = || usize::try_from(asking.gateway.proxy.memory("VmRSS")).unwrap();
     let before = resident();
     let mut streams = Vec::new();
-    for batch in 0..CALLS / QUESTIONS {
+    for _ in 0..CALLS / QUESTIONS {
         for client in &clients {
             // Few evaluations of policies may wait at once.
             streams.extend((0..QUESTIONS).map(|number| call(client, number)));
@@ -43,7 +43,6 @@ fn a_wait_for_people_takes_little_memory() {
             };
             eventually("the calls wait", SOON, || waiting() == streams.len() as u64);
         }
-        println!("{batch}: {} KiB", resident() - before);
     }
     let calls = usize::from(CONTAINERS) * CALLS;
     assert_eq!(streams.len(), calls);
