@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::mcp::hostile::server::{Answer, McpServer, Seen as Received, tool};
-use crate::support::free_address;
+use crate::support::{free_address, installed};
 
 const POLICY: &str = r#"package mcp.authz
 
@@ -42,7 +42,8 @@ impl Paying {
     fn start(agent: &Agent, invoices: &'static [u64]) -> Self {
         let pay = |seen: &Received| (seen.tool() == "pay").then(|| Answer::text(PAID));
         let server = McpServer::scripted(vec![tool("pay")], pay);
-        let (read, is_late) = <(Arc<Mutex<Vec<String>>>, Arc<AtomicBool>)>::default();
+        let read: Arc<Mutex<Vec<String>>> = Arc::default();
+        let is_late: Arc<AtomicBool> = Arc::default();
         let (kept, approved) = (Arc::clone(&read), Arc::clone(&is_late));
         let calls: Vec<_> = invoices.iter().map(|one| json!({ "invoice": one })).collect();
         let origin = Origin::scripted(move |seen: &Seen, body| {
@@ -54,7 +55,7 @@ impl Paying {
                     tokio::task::block_in_place(|| wait_for(&approved));
                 }
             }
-            let called = tool_calls::answer(seen, &parsed, "pay", &calls);
+            let called = tool_calls::answer(seen, &parsed, "kb_pay", &calls);
             Some(called.unwrap_or_else(|| stand_ins::answer(seen, body)))
         });
         let bundle = TempDir::new().unwrap();
@@ -179,4 +180,37 @@ fn opencode_waits_for_people_and_reads_their_words() {
     let mut agent = opencode_with_a_key();
     agent.name = "OpenCode with a tool that people approve";
     pays(&agent, script, &[APPROVED, DENIED]);
+}
+
+/// The clients that `docs/approvals.md` names, as the packages that the tests install.
+const CLIENTS: [&str; 7] = [
+    "@anthropic-ai/claude-code",
+    "@google/gemini-cli",
+    "@openai/codex",
+    "opencode-ai",
+    "mcp",
+    "fastmcp",
+    "@modelcontextprotocol/sdk",
+];
+
+#[test]
+fn the_table_of_waits_has_the_versions_of_the_clients_that_are_tested() {
+    let requirements = [
+        include_str!("../mcp/requirements-1.txt"),
+        include_str!("../mcp/requirements-2.txt"),
+    ];
+    let pinned = [
+        installed::pinned(&[], include_str!("package.json")),
+        installed::pinned(&requirements, include_str!("../mcp/package.json")),
+    ]
+    .join(", ");
+    let tested = pinned.split(", ").filter(|one| {
+        let (name, _) = one.split_once(' ').unwrap();
+        CLIENTS.contains(&name)
+    });
+    let tested: Vec<_> = tested.collect();
+    let line = format!("Tested with {}.", tested.join(", "));
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/approvals.md");
+    let document = fs::read_to_string(document).unwrap();
+    assert!(document.contains(&line), "docs/approvals.md lacks: {line}");
 }

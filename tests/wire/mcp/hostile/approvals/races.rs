@@ -126,10 +126,11 @@ fn has_result(mut stream: TcpStream) -> bool {
 fn race(asking: &mut Asking, event: &Event, delay: u64) {
     let (stream, question) = asking.begun(delay);
     let id = question["id"].as_str().unwrap();
+    let shared = &*asking;
     let reply = thread::scope(|scope| {
-        let approve = scope.spawn(|| asking.approve(id));
+        let approve = scope.spawn(|| shared.approve(id));
         thread::sleep(Duration::from_millis(delay));
-        (event.happen)(asking);
+        (event.happen)(shared);
         approve.join().unwrap()
     });
     let approved = reply.ok().map(|reply| reply.status == 200);
