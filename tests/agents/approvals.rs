@@ -45,7 +45,10 @@ impl Paying {
         let read: Arc<Mutex<Vec<String>>> = Arc::default();
         let is_late: Arc<AtomicBool> = Arc::default();
         let (kept, approved) = (Arc::clone(&read), Arc::clone(&is_late));
-        let calls: Vec<_> = invoices.iter().map(|one| json!({ "invoice": one })).collect();
+        let calls: Vec<_> = invoices
+            .iter()
+            .map(|one| json!({ "invoice": one }))
+            .collect();
         let origin = Origin::scripted(move |seen: &Seen, body| {
             let parsed: Value = serde_json::from_str(body).unwrap_or_default();
             let results = tool_calls::results(&parsed);
@@ -101,7 +104,10 @@ impl Paying {
             LATE if !is_waiting => ("approve", json!({})),
             _ => return,
         };
-        let path = format!("/internal/approvals/{}/{act}", question["id"].as_str().unwrap());
+        let path = format!(
+            "/internal/approvals/{}/{act}",
+            question["id"].as_str().unwrap()
+        );
         let reply = self.proxy.admin("POST", &path, Some(body));
         assert_eq!(reply.status, 200, "{}", reply.text());
         self.is_late.fetch_or(!is_waiting, Ordering::AcqRel);
@@ -157,7 +163,7 @@ fn claude_code_waits_for_people_reads_their_words_and_finds_an_approval_after_it
 
 #[test]
 fn codex_waits_for_people_and_reads_their_words() {
-    let script = r#"codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox \
+    let script = r#"codex exec -m gpt-5 --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox \
         -c 'mcp_servers.tools.url="URL"' pay"#;
     let agent = codex_with_a_key("Codex with a tool that people approve");
     pays(&agent, script, &[APPROVED, DENIED]);
@@ -166,7 +172,8 @@ fn codex_waits_for_people_and_reads_their_words() {
 #[test]
 fn gemini_waits_for_people_and_reads_their_words() {
     let script = r#"mkdir -p ~/.gemini
-        echo '{"mcpServers":{"tools":{"httpUrl":"URL","trust":true}}}' >~/.gemini/settings.json
+        echo '{"mcpServers":{"tools":{"httpUrl":"URL","trust":true}},
+            "security":{"auth":{"selectedType":"gemini-api-key"}}}' >~/.gemini/settings.json
         gemini --skip-trust --yolo -m gemini-2.5-flash -p pay"#;
     let mut agent = gemini_with_a_key();
     agent.name = "Gemini with a tool that people approve";

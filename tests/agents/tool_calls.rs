@@ -68,5 +68,7 @@ fn objects(value: &Value) -> Vec<&Value> {
         Value::Array(elements) => (None, elements.iter().collect()),
         _ => (None, Vec::new()),
     };
-    own.into_iter().chain(inner.into_iter().flat_map(objects)).collect()
+    own.into_iter()
+        .chain(inner.into_iter().flat_map(objects))
+        .collect()
 }

@@ -130,13 +130,7 @@ fn each_installed_client_works_inside_a_sandbox_of_run_as_documented() {
 }
 
 /// Clients whose hosts a person must approve: each fetches, clones or installs.
-const ASKING: [&str; 5] = [
-    "curl",
-    "git, protocol v2",
-    "pip",
-    "npm",
-    "Node.js `https`",
-];
+const ASKING: [&str; 5] = ["curl", "git, protocol v2", "pip", "npm", "Node.js `https`"];
 
 #[test]
 fn a_client_shows_what_to_do_about_an_unknown_host_and_works_after_the_approval() {
@@ -160,7 +154,11 @@ fn a_client_shows_what_to_do_about_an_unknown_host_and_works_after_the_approval(
     };
     each_row(ASKING, |name| {
         let client = CLIENTS.iter().find(|client| client.name == name).unwrap();
-        if client.needs.iter().any(|tool| tools.missing(*tool).is_some()) {
+        if client
+            .needs
+            .iter()
+            .any(|tool| tools.missing(*tool).is_some())
+        {
             return;
         }
         client.try_asking(&place, &tools, &approve);

@@ -37,8 +37,7 @@ impl Asking {
         let server = McpServer::scripted(vec![tool("pay")], pay);
         let bundle = TempDir::new().unwrap();
         std::fs::write(bundle.path().join("authz.rego"), POLICY).unwrap();
-        let bundles =
-            json!([{ "id": "main", "path": bundle.path(), "entrypoint": "mcp/authz" }]);
+        let bundles = json!([{ "id": "main", "path": bundle.path(), "entrypoint": "mcp/authz" }]);
         let mcp = json!({
             "mcpServers": { "kb": server.mount() },
             "policies": { "bundles": bundles },
@@ -62,7 +61,10 @@ impl Asking {
 
     #[track_caller]
     fn decide(&self, question: &Value, act: &str, body: Value) {
-        let path = format!("/internal/approvals/{}/{act}", question["id"].as_str().unwrap());
+        let path = format!(
+            "/internal/approvals/{}/{act}",
+            question["id"].as_str().unwrap()
+        );
         let reply = self.gateway.proxy.admin("POST", &path, Some(body));
         assert_eq!(reply.status, 200, "{}", reply.text());
     }

@@ -22,7 +22,10 @@ fn a_wait_for_people_takes_little_memory() {
     let source = |number| Ipv4Addr::new(127, 0, 2, number);
     for number in 1..=CONTAINERS {
         let id = format!("c{number}");
-        asking.gateway.proxy.register(&source(number).to_string(), &id);
+        asking
+            .gateway
+            .proxy
+            .register(&source(number).to_string(), &id);
     }
     let clients: Vec<_> = (1..=CONTAINERS)
         .map(|number| Client::of(&asking.gateway, Era::Modern, source(number)))
@@ -47,6 +50,9 @@ fn a_wait_for_people_takes_little_memory() {
     let calls = usize::from(CONTAINERS) * CALLS;
     assert_eq!(streams.len(), calls);
     let grown = resident().saturating_sub(before);
-    assert!(grown < GROWTH + calls * ARGUMENTS, "memory grew by {grown} KiB");
+    assert!(
+        grown < GROWTH + calls * ARGUMENTS,
+        "memory grew by {grown} KiB"
+    );
     assert_eq!(asking.calls(), 0);
 }

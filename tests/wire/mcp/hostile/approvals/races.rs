@@ -13,7 +13,7 @@ use crate::support::{Reply, SANDBOX};
 
 /// Times from the approval to the event, in milliseconds. In this time, the approved call is judged
 /// again, its grant is marked as used, and it is sent.
-const DELAYS: [u64; 8] = [0, 2, 4, 8, 16, 24, 32, 64];
+const DELAYS: [u64; 8] = [0, 4, 8, 16, 24, 32, 64, 128];
 
 /// An event at the same time as an approval.
 #[derive(Clone, Copy, Debug)]
@@ -93,8 +93,7 @@ impl Asking {
         let mut question = None;
         eventually("the call waits", SOON, || {
             let mut questions = self.questions().into_iter();
-            question = questions
-                .find(|one| one["arguments"]["n"] == number && one["waiting"] == 1);
+            question = questions.find(|one| one["arguments"]["n"] == number && one["waiting"] == 1);
             question.is_some()
         });
         (stream, question.unwrap())
@@ -108,7 +107,9 @@ impl Asking {
     /// How often the call with this number has reached the server of the tool.
     fn executions(&self, number: u64) -> usize {
         let calls = self.server.calls();
-        let arguments = calls.iter().map(|call| &call.message["params"]["arguments"]);
+        let arguments = calls
+            .iter()
+            .map(|call| &call.message["params"]["arguments"]);
         arguments.filter(|one| one["n"] == number).count()
     }
 }
@@ -140,7 +141,10 @@ fn race(asking: &mut Asking, event: &Event, delay: u64) {
     let state = question["state"].as_str().unwrap();
     let said = format!("approved {approved:?}, {executions} executions, {question}");
     assert!(executions <= 1, "{said}");
-    assert!(!has_result || executions == 1, "a result without a call: {said}");
+    assert!(
+        !has_result || executions == 1,
+        "a result without a call: {said}"
+    );
     if executions == 1 {
         assert_eq!(state, "used", "{said}");
         assert_ne!(approved, Some(false), "{said}");
@@ -150,9 +154,14 @@ fn race(asking: &mut Asking, event: &Event, delay: u64) {
         assert!(decided.contains(&state), "{said}");
     }
     let has_decision = question["decided_by"].is_string();
-    assert!(has_decision || (executions == 0 && approved != Some(true)), "{said}");
+    assert!(
+        has_decision || (executions == 0 && approved != Some(true)),
+        "{said}"
+    );
     if state == "approved" {
-        let again = asking.client(Era::Legacy).call("kb_pay", json!({ "n": delay }));
+        let again = asking
+            .client(Era::Legacy)
+            .call("kb_pay", json!({ "n": delay }));
         let is_used = again.get("result").is_some();
         assert!(is_used || !event.keeps_grants, "{said}: {again}");
         assert_eq!(asking.question(id)["state"] == "used", is_used, "{said}");
