@@ -31,6 +31,8 @@ struct Paying {
     url: String,
     /// The results of tools in the latest request to the model that had any.
     read: Arc<Mutex<Vec<String>>>,
+    /// Whether the agent has waited for the late approval.
+    has_waited: AtomicBool,
     /// Set when the late approval was given.
     is_late: Arc<AtomicBool>,
     _origin: Origin,
@@ -77,6 +79,7 @@ impl Paying {
             proxy: setup.start(),
             url: format!("http://{address}/mcp"),
             read,
+            has_waited: AtomicBool::new(false),
             is_late,
             _origin: origin,
             _bundle: bundle,
@@ -101,7 +104,8 @@ impl Paying {
         let (act, body) = match question["arguments"]["invoice"].as_u64().unwrap() {
             APPROVED if is_waiting => ("approve", json!({})),
             DENIED if is_waiting => ("deny", json!({ "comment": WORDS })),
-            LATE if !is_waiting => ("approve", json!({})),
+            LATE if is_waiting => return self.has_waited.store(true, Ordering::Release),
+            LATE if self.has_waited.load(Ordering::Acquire) => ("approve", json!({})),
             _ => return,
         };
         let path = format!(
