@@ -139,7 +139,10 @@ fn race(asking: &mut Asking, event: &Event, delay: u64) {
     (event.settle)(asking);
     let (question, executions) = (asking.question(id), asking.executions(delay));
     let state = question["state"].as_str().unwrap();
-    let said = format!("approved {approved:?}, {executions} executions, {question}");
+    let said = format!(
+        "{}: approved {approved:?}, {executions} executions, {question}",
+        event.name
+    );
     assert!(executions <= 1, "{said}");
     assert!(
         !has_result || executions == 1,
