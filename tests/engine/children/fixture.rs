@@ -274,6 +274,7 @@ pub fn stdio(command: &[&str]) -> StdioSettings {
         write: Vec::new(),
         confine: Confine::Namespaces,
         unix_sockets: false,
+        eager: true,
     }
 }
 

@@ -172,6 +172,7 @@ pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {
             write: Vec::new(),
             confine: Confine::None,
             unix_sockets: false,
+            eager: true,
         }),
         timeout: Duration::from_secs(20),
         containers: vec!["*".into()],
