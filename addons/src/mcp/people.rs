@@ -43,13 +43,14 @@ struct Answer {
     asked: Asked,
 }
 
-/// Writes the denials of a call about which a policy asks.
+/// Writes the denials of a call about which a policy or a setting asks.
 #[derive(Clone)]
-struct Asked {
-    target: Target,
-    bundle: Arc<str>,
-    /// The policy's reason.
-    reason: Box<str>,
+pub(super) struct Asked {
+    pub(super) target: Target,
+    /// The bundle or the setting.
+    pub(super) bundle: Arc<str>,
+    /// Its reason.
+    pub(super) reason: Box<str>,
 }
 
 impl Mcp {
@@ -114,7 +115,7 @@ impl Mcp {
         Ok(())
     }
 
-    /// Makes the question about a call; on a blocking thread for large arguments.
+    /// Makes the question about a call.
     async fn question(
         &self,
         asking: &Asking<'_>,
@@ -141,6 +142,15 @@ impl Mcp {
         };
         let params = Members::read(asking.params).map_err(Denial::malformed)?;
         let arguments = raw(arguments(&params).to_owned())?;
+        self.made_question(topic, arguments).await
+    }
+
+    /// Makes a question; on a blocking thread for large arguments.
+    pub(super) async fn made_question(
+        &self,
+        topic: Topic,
+        arguments: Box<RawValue>,
+    ) -> Result<Question, Denial> {
         let is_long = arguments.get().len() > READ_IN_PLACE;
         let make = move || Question::new(topic, Some(&arguments)).map_err(Denial::malformed);
         if !is_long {
@@ -214,7 +224,7 @@ impl Asked {
         denial.hint("unified-proxy approvals")
     }
 
-    fn pending(&self, approval: ApprovalId) -> Denial {
+    pub(super) fn pending(&self, approval: ApprovalId) -> Denial {
         let sentence = format!(
             "waits for a person (approval {approval}): repeat the same call once, in {REPEAT_AFTER}; do not poll"
         );
@@ -222,7 +232,12 @@ impl Asked {
     }
 
     /// The denial by a person, whose words are written on one line.
-    fn rejected(&self, flow: &mut Flow, approval: ApprovalId, words: Option<&str>) -> Denial {
+    pub(super) fn rejected(
+        &self,
+        flow: &mut Flow,
+        approval: ApprovalId,
+        words: Option<&str>,
+    ) -> Denial {
         let words = words.unwrap_or_default().split_whitespace();
         let words = words.collect::<Vec<_>>().join(" ");
         let said = match words.is_empty() {
@@ -250,7 +265,7 @@ impl Asked {
         self.deny(Some("used"), None, sentence)
     }
 
-    fn full(&self, limit: &str) -> Denial {
+    pub(super) fn full(&self, limit: &str) -> Denial {
         let sentence = format!("no person can be asked now: {limit}");
         self.deny(Some("full"), None, &sentence)
     }

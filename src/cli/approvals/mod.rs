@@ -1,7 +1,9 @@
 //! `approvals`: shows what waits for a person, and decides.
 
+mod definition;
 mod exec;
 mod feed;
+mod indented;
 mod servers;
 mod show;
 mod watch;

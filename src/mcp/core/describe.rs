@@ -82,8 +82,8 @@ impl Core {
         let opened = match opened {
             Some(opened) => opened.ok(),
             None => {
-                let opened = |pooled| std::future::ready(Ok(pooled));
-                self.within_timeout(caller, mount, opened).await
+                self.within_timeout(caller, mount, |pooled| std::future::ready(Ok(pooled)))
+                    .await
             }
         };
         let described = opened.map(|pooled| Arc::new(pooled.session.described().clone()));

@@ -153,14 +153,19 @@ impl Core {
         pooled.is_some_and(|pooled| pooled.catalog.has(List::Tools))
     }
 
-    /// Waits until the server whose prefix begins the name of a tool has a session, at most
+    /// Waits until the tools of the server whose prefix begins the name of a tool are read, at most
     /// [`START_TIMEOUT`].
     async fn started(self: &Arc<Self>, caller: &Arc<Caller>, name: &str) {
         let mounts = self.mounts.of(&caller.container).into_iter();
         let mut of_name = mounts.filter(|mount| name.starts_with(&*mount.settings().prefix));
         if let Some(mount) = of_name.next() {
-            // The list of its tools says why there is none.
-            drop(timeout(START_TIMEOUT, self.session(caller, &mount)).await);
+            let reading = async {
+                if let Ok(pooled) = self.session(caller, &mount).await {
+                    drop(pooled.catalog.tools().await);
+                }
+            };
+            // Whoever reads the list next learns why there is none.
+            drop(timeout(START_TIMEOUT, reading).await);
         }
     }
 

@@ -47,7 +47,7 @@ impl Definitions for AllAccepted {
     fn pin<'a>(
         &'a self,
         _: &'a str,
-        tools: Vec<(Arc<str>, [u8; 32])>,
+        tools: Vec<ListedDefinition>,
     ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>> {
         Box::pin(async move { Ok(vec![Pin::Accepted; tools.len()]) })
     }

@@ -73,7 +73,10 @@ impl StdioTransport {
         if let Some(container) = container
             && let Some(waiting) = self.waiting.take(container.lease).await
         {
-            return Ok(waiting);
+            if waiting.process.is_running() {
+                return Ok(waiting);
+            }
+            waiting.stop().await;
         }
         let place = self.ports.children.place(container.map(|one| &**one))?;
         self.launch(container, &Arc::new(place)).await
