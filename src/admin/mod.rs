@@ -23,7 +23,7 @@ mod write_limit;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::BoxFuture;
+use addons::contract::{BoxFuture, Container};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderMap, header};
@@ -83,6 +83,8 @@ pub trait ControlPlane: Send + Sync {
     fn explain(&self, question: ExplainRequest) -> BoxFuture<'_, Result<Explanation, String>>;
     /// Sends an MCP request on behalf of a container.
     fn mcp(&self, request: OperatorRequest) -> BoxFuture<'_, Outcome>;
+    /// Starts the MCP servers of a container whose lease begins. Returns at once.
+    fn lease_began(&self, container: &Arc<Container>);
     /// Writes an operator's act to the audit log.
     fn audit(&self, act: OperatorAct);
     /// The digests of a tool's definition. Blocks while the file of accepted definitions is written.

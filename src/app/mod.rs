@@ -38,6 +38,7 @@ use crate::config::{Config, DEV_STATE, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
 use crate::ingress::{self, Engine, ListenerKind, Workers};
+use crate::mcp::DefinitionFile;
 use crate::mcp::policy::{Bundles, PolicyMetrics, PolicyThreads};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
@@ -153,6 +154,7 @@ impl App {
         let store = SqliteStore::new(proxy.data_dir.join(FILE_NAME));
         let registry = Registry::open(store, &socket_dir);
         let ledger = approvals::open(&proxy.data_dir).map_err(internal)?;
+        let definitions = DefinitionFile::open(&proxy.data_dir);
         let grants = LiveGrants::new(Arc::clone(&ledger), Arc::clone(&registry));
         let metrics = prometheus::Registry::new();
         let approval_metrics = ApprovalMetrics::new(&metrics).map_err(internal)?;
@@ -181,6 +183,7 @@ impl App {
             policy_metrics: Arc::new(PolicyMetrics::new(&metrics).map_err(internal)?),
             ledger: Arc::clone(&ledger),
             grants: Arc::clone(&grants),
+            definitions: Arc::clone(&definitions),
             stopping: stopping.clone(),
         };
         let builder = Builder {
@@ -206,7 +209,8 @@ impl App {
         let service = Arc::new(service);
         let egress = Arc::new(EgressListeners::new(socket_dir));
         let out = Arc::clone(&egress);
-        let (gateway, operator) = mcp::gateway(&service, &config, &source.dir, out, &metrics)?;
+        let files = (&*source.dir, definitions);
+        let (gateway, operator) = mcp::gateway(&service, &config, files, out, &metrics)?;
         let servers = Arc::clone(operator.core.mounts());
         let checks = Checks {
             addons: addons.clone(),

@@ -168,6 +168,30 @@ impl Ledger {
             .await
     }
 
+    /// Approves a question about the definition of a tool. `accept` accepts the definition for
+    /// everyone. It is called only while the question is open, on the thread of the ledger, so that
+    /// no other decision comes in between; it may block. If it fails, the question stays open. No
+    /// grant is left, since its end could not take back the acceptance.
+    pub async fn approve_definition(
+        &self,
+        id: ApprovalId,
+        decision: Decision,
+        accept: impl FnOnce(&Record) -> Result<(), String> + Send + 'static,
+    ) -> Result<Record, Refused> {
+        self.with_operator(move |store, now| {
+            let question = store.get(id, now)?.ok_or(Refused::Unknown)?;
+            if question.state == State::Pending {
+                accept(&question).map_err(Refused::NotInForce)?;
+            }
+            let approved = store.approve(id, Some(Scope::Always), &decision, now)?;
+            if let Some(grant) = store.grant_of(id, now)? {
+                store.revoke(grant.id, now)?;
+            }
+            Ok(approved)
+        })
+        .await
+    }
+
     /// See [`ApprovalStore::deny`].
     pub async fn deny(&self, id: ApprovalId, decision: Decision) -> Result<Record, Refused> {
         self.with_operator(move |store, now| store.deny(id, &decision, now))

@@ -166,6 +166,9 @@ pub enum Refused {
         Scope::names(*.0).join(", ")
     )]
     Scope(QuestionKind),
+    /// What was approved could not be put in force.
+    #[error("the question stays open: {0}")]
+    NotInForce(String),
     #[error(transparent)]
     Store(#[from] StoreError),
 }

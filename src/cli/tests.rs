@@ -1,7 +1,7 @@
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
-use addons::contract::{BoxFuture, RpcError};
+use addons::contract::{BoxFuture, Container, RpcError};
 use clap::CommandFactory;
 use serde_json::value::RawValue;
 use testkit::{each_row, each_row_async};
@@ -297,6 +297,8 @@ impl ControlPlane for Control {
         let outcome = outcome.map(|result| RawValue::from_string(result.into()).unwrap());
         Box::pin(async { outcome })
     }
+
+    fn lease_began(&self, _: &Arc<Container>) {}
 
     fn audit(&self, _: OperatorAct) {}
 

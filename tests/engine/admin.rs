@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use addons::contract::{
-    Addon, BoxFuture, Client, ContainerId, Containers, Endpoint, FlowStart, Host, Kind, Level,
-    Outcome, Scheme, Subject,
+    Addon, BoxFuture, Client, Container, ContainerId, Containers, Endpoint, FlowStart, Host, Kind,
+    Level, Outcome, Scheme, Subject,
 };
 use addons::observe::{Audit, AuditSettings};
 use bytes::Bytes;
@@ -224,6 +224,8 @@ impl ControlPlane for Control {
         });
         Box::pin(async move { Ok(to_raw_value(&said).unwrap()) })
     }
+
+    fn lease_began(&self, _: &Arc<Container>) {}
 
     fn audit(&self, _: OperatorAct) {}
 

@@ -79,9 +79,10 @@ pub use path::{Ambiguity, Path};
 pub use permit::{Addresses, Permit, ResolvePermit};
 pub use policy_input::PolicyInput;
 pub use ports::{
-    Containers, Decision, Decisions, Definitions, Evaluation, Evaluator, EvaluatorError, FileLock,
-    FileVersion, LeaseRecords, Outbound, OutboundError, OwnAddresses, Replacement, SecretFiles,
-    SecretSource, SecretText, SystemPorts, Tasks, Unavailable,
+    AcceptedDefinitions, Containers, Decision, Decisions, Definitions, Evaluation, Evaluator,
+    EvaluatorError, FileLock, FileVersion, LeaseRecords, ListedDefinition, NoDefinitions, Outbound,
+    OutboundError, OwnAddresses, Replacement, SecretFiles, SecretSource, SecretText, SystemPorts,
+    Tasks, Unavailable,
 };
 pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
 pub use refused_hosts::RefusedHosts;

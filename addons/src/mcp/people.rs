@@ -67,13 +67,14 @@ struct Answer {
     promise: Option<Promise>,
 }
 
-/// Writes the denials of a call about which a policy asks.
+/// Writes the denials of a call about which a policy or a setting asks.
 #[derive(Clone)]
-struct AskDenials {
-    target: Target,
-    bundle: Arc<str>,
-    /// The policy's reason.
-    reason: Box<str>,
+pub(super) struct AskDenials {
+    pub(super) target: Target,
+    /// The bundle or the setting.
+    pub(super) bundle: Arc<str>,
+    /// Its reason.
+    pub(super) reason: Box<str>,
 }
 
 impl Mcp {
@@ -206,6 +207,15 @@ impl Mcp {
             }
             Question::new(topic, Some(&shown.text)).map_err(Denial::malformed)
         };
+        self.made_question(make, is_long).await
+    }
+
+    /// Makes a question; on a blocking thread if that takes long.
+    pub(super) async fn made_question(
+        &self,
+        make: impl FnOnce() -> Result<Question, Denial> + Send + 'static,
+        is_long: bool,
+    ) -> Result<Question, Denial> {
         if !is_long {
             return make();
         }
@@ -295,7 +305,7 @@ impl AskDenials {
         denial.hint("unified-proxy approvals")
     }
 
-    fn pending(&self, approval: ApprovalId) -> Denial {
+    pub(super) fn pending(&self, approval: ApprovalId) -> Denial {
         let sentence = format!(
             "waits for a person (approval {approval}): repeat the same call once, in {REPEAT_AFTER}; do not poll"
         );
@@ -303,7 +313,12 @@ impl AskDenials {
     }
 
     /// The denial by a person, whose words are written on one line.
-    fn rejected(&self, flow: &mut Flow, approval: ApprovalId, words: Option<&str>) -> Denial {
+    pub(super) fn rejected(
+        &self,
+        flow: &mut Flow,
+        approval: ApprovalId,
+        words: Option<&str>,
+    ) -> Denial {
         let words = words.unwrap_or_default().split_whitespace();
         let words = words.collect::<Vec<_>>().join(" ");
         let said = match words.is_empty() {
@@ -339,7 +354,7 @@ impl AskDenials {
         self.deny(Some("used"), approval, sentence)
     }
 
-    fn full(&self, limit: &str) -> Denial {
+    pub(super) fn full(&self, limit: &str) -> Denial {
         let sentence = format!("no person can be asked now: {limit}");
         self.deny(Some("full"), None, &sentence)
     }

@@ -1,6 +1,7 @@
 //! Questions that people decide, in the admin API.
 
 mod bodies;
+mod definitions;
 mod stream;
 
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use super::act::OperatorAct;
 use super::containers::take_write;
 use super::error::{ApiError, ErrorBody};
 use super::socket::Peer;
-use super::{Api, json};
+use super::{Api, NamedTool, json};
 use crate::approvals::bounds::MAX_PAGE;
 use crate::approvals::{
     Decision, Filter, Record, Refused, Scope, State as QuestionState, StoreError,
@@ -44,7 +45,7 @@ impl From<Refused> for ApiError {
             Refused::Unknown => StatusCode::NOT_FOUND,
             Refused::Decided(_) | Refused::NotDenied => StatusCode::CONFLICT,
             Refused::Over(_) | Refused::GrantOver => StatusCode::GONE,
-            Refused::Scope(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            Refused::Scope(_) | Refused::NotInForce(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Refused::Store(error) => {
                 let text = format!("The ledger of approvals cannot be read or written: {error}");
                 return Self::Refused(StatusCode::SERVICE_UNAVAILABLE, text);
@@ -151,7 +152,8 @@ pub(super) async fn show(
 }
 
 /// Approve a question. Without a body, a tool call is approved for one execution, a request or a host
-/// for 10 minutes.
+/// for 10 minutes. The definition of a tool is accepted for everyone, and equal questions of other
+/// containers are approved with it.
 #[utoipa::path(
     post,
     path = "/internal/approvals/{id}/approve",
@@ -163,7 +165,7 @@ pub(super) async fn show(
         (status = 404, body = ErrorBody, description = "There is no such question"),
         (status = 409, body = ErrorBody, description = "Says who decided already"),
         (status = 410, body = ErrorBody, description = "The question expired, or its lease ended"),
-        (status = 422, body = ErrorBody, description = "The kind of question does not have the scope"),
+        (status = 422, body = ErrorBody, description = "The kind of question does not have the scope, or the definition cannot be accepted"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
         (status = 503, body = ErrorBody, description = "The ledger cannot be read or written"),
     )
@@ -182,6 +184,14 @@ pub(super) async fn approve(
     let question = api.state.approvals.get(id).await?;
     let question = question.ok_or(Refused::Unknown)?;
     let scope = scope.unwrap_or(Scope::default_of(question.topic.kind));
+    if question.topic.kind == QuestionKind::Definition && scope == Scope::Always {
+        let record = definitions::approve(&api, id, &decision).await?;
+        recorded(&api, peer, "operator/approve", &record, Some(scope));
+        if let Some(tool) = definitions::named(&record) {
+            approve_equal(&api, peer, &tool, &record.topic.revision, decision.comment).await;
+        }
+        return Ok(Json(Approval::from(&record)));
+    }
     if scope == Scope::Always && question.state == QuestionState::Pending {
         return Err(not_for_everyone(question.topic.kind));
     }
@@ -189,6 +199,28 @@ pub(super) async fn approve(
     let record = ledger.approve(id, Some(scope), decision).await?;
     recorded(&api, peer, "operator/approve", &record, Some(scope));
     Ok(Json(Approval::from(&record)))
+}
+
+/// Approves and records all open questions about an accepted definition.
+pub(super) async fn approve_equal(
+    api: &Api,
+    peer: Peer,
+    tool: &NamedTool,
+    digest: &str,
+    comment: Option<Arc<str>>,
+) {
+    let by = peer.who();
+    let decision = Decision { by, comment };
+    match definitions::approve_equal(api, tool, digest, &decision).await {
+        Ok(records) => {
+            for record in records {
+                recorded(api, peer, "operator/approve", &record, Some(Scope::Always));
+            }
+        }
+        Err(error) => {
+            tracing::warn!(%error, "questions about an accepted definition may stay open");
+        }
+    }
 }
 
 /// Deny a question. For as long as it had to be decided, equal questions get the same answer, without
@@ -257,7 +289,6 @@ pub(super) async fn forget(
 fn not_for_everyone(kind: QuestionKind) -> ApiError {
     let instead = match kind {
         QuestionKind::Host => "add the host to allowlist.yaml, or approve it with another scope",
-        QuestionKind::Definition => "accept the definition with `unified-proxy mcp accept`",
         kind => return Refused::Scope(kind).into(),
     };
     let text = format!("An approval cannot be put in force for everyone: {instead}");

@@ -1,8 +1,10 @@
 //! `approvals`: shows what waits for a person, and decides.
 
+mod definition;
 mod exec;
 mod explained;
 mod feed;
+mod indented;
 mod servers;
 mod show;
 mod watch;

@@ -1,12 +1,15 @@
 //! Questions and grants as text. A container, a server or a policy chose most of it.
 
+use addons::contract::QuestionKind;
+use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::definition;
+use super::indented::indented;
 use crate::admin::{Approval, GrantEntry};
 use crate::cli::exit::printable;
 use crate::cli::table::table;
-use crate::runtime::printable_json;
 
 /// Digits of an id in tables, if they tell all ids apart.
 const SHORT: usize = 8;
@@ -99,8 +102,7 @@ pub(super) fn details(question: &Approval, now: OffsetDateTime) -> String {
     line("container", &question.container_id);
     line("subject", &question.subject);
     if let Some(arguments) = &question.arguments {
-        let indented = indented(arguments.get());
-        lines.push(format!("{:<LABEL$}{indented}", "arguments"));
+        lines.push(shown(kind, arguments));
     }
     let mut line =
         |name: &str, text: &str| lines.push(format!("{name:<LABEL$}{}", printable(text)));
@@ -136,40 +138,17 @@ pub(super) fn asked(question: &Approval, now: OffsetDateTime) -> String {
     format!("{asked}, first {age} ago; {waiting}")
 }
 
-/// Indents JSON that has no white space between its values. The values stay as they are: a number
-/// that is read and written again could become another one.
-fn indented(json: &str) -> String {
-    let mut text = String::new();
-    let (mut depth, mut in_string, mut is_escaped) = (0_usize, false, false);
-    let mut before = None;
-    for c in json.chars() {
-        let is_empty = matches!((before, c), (Some('{'), '}') | (Some('['), ']'));
-        let opened = !in_string && matches!(before, Some('{' | '[')) && !is_empty;
-        let closes = !in_string && matches!(c, '}' | ']');
-        if closes {
-            depth = depth.saturating_sub(1);
-        }
-        if opened || (closes && !is_empty) || (!in_string && before == Some(',')) {
-            text.push_str(&format!("\n{:width$}", "", width = LABEL + 2 * depth));
-        }
-        text.push(c);
-        if in_string {
-            in_string = is_escaped || c != '"';
-            is_escaped = !is_escaped && c == '\\';
-            // What is within a text opens and separates nothing.
-            before = None;
-            continue;
-        }
-        match c {
-            '"' => in_string = true,
-            ':' => text.push(' '),
-            '{' | '[' => depth = depth.saturating_add(1),
-            _ => {}
-        }
-        before = Some(c);
+/// The arguments of a question: of a changed definition, the lines that differ.
+fn shown(kind: &str, arguments: &RawValue) -> String {
+    let is_definition = kind == QuestionKind::Definition.as_str();
+    match definition::diff(arguments).filter(|_| is_definition) {
+        Some(changes) => format!("definition\n{changes}"),
+        None => format!(
+            "{:<LABEL$}{}",
+            "arguments",
+            indented(arguments.get(), LABEL)
+        ),
     }
-    let lines: Vec<_> = text.lines().map(printable_json).collect();
-    lines.join("\n")
 }
 
 /// The number of first digits that tells ids apart.

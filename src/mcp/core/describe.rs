@@ -5,13 +5,11 @@ use std::sync::Arc;
 
 use addons::json::{Members, ObjectText};
 use addons::mcp::looks_like_instruction;
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use serde_json::value::RawValue;
-use tokio::time::timeout;
 
 use super::super::tasks::TASKS_EXTENSION;
-use super::lease::Lease;
-use super::lists::LIST_TIMEOUT;
 use super::params::edit;
 use super::{Caller, Core, Described, Era, MAX_INSTRUCTIONS, Mount};
 
@@ -25,8 +23,8 @@ pub struct Description {
 }
 
 impl Core {
-    /// Describes the servers that a client sees. Waits at most `LIST_TIMEOUT` for servers that are
-    /// being started.
+    /// Describes the servers that a client sees. Waits for servers that are being started, as lists
+    /// do.
     pub async fn describe(self: &Arc<Self>, caller: &Arc<Caller>) -> Description {
         let mounts = self.mounts.of(&caller.container);
         let described = mounts.iter().map(|mount| self.described(caller, mount));
@@ -80,16 +78,16 @@ impl Core {
         caller: &Arc<Caller>,
         mount: &Arc<Mount>,
     ) -> Option<Arc<Described>> {
-        let lease = Lease::of(&caller.container);
-        let server = Arc::clone(&mount.settings().name);
-        let known = || mount.known(&caller.container).described;
-        if lease.is_slow(&server) {
-            return known();
-        }
-        match timeout(LIST_TIMEOUT, self.session(caller, mount)).await {
-            Ok(Ok(pooled)) => Some(Arc::new(pooled.session.described().clone())),
-            _ => known(),
-        }
+        let opened = self.session(caller, mount).now_or_never();
+        let opened = match opened {
+            Some(opened) => opened.ok(),
+            None => {
+                self.within_timeout(caller, mount, |pooled| std::future::ready(Ok(pooled)))
+                    .await
+            }
+        };
+        let described = opened.map(|pooled| Arc::new(pooled.session.described().clone()));
+        described.or_else(|| mount.known(&caller.container).described)
     }
 }
 

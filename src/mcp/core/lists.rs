@@ -29,12 +29,13 @@ use super::results::object;
 use super::target::Target;
 use super::view::{Listed, hash, unique};
 use super::{
-    Caller, Catalog, ClientRequest, Core, Entry, Known, List, Mount, MountError, Outcome, RpcError,
-    invalid_params, members, rpc_error,
+    Caller, Catalog, ClientRequest, Core, Entry, Known, List, Mount, MountError, Outcome, Pooled,
+    RpcError, invalid_params, members, rpc_error,
 };
 
-/// Time limit for waiting for a server that is being started or whose list must be read.
-pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for waiting for a server that is being started or whose list must be read. Agents ask
+/// for their tools once, when they start, and go on without them after about 5 s.
+pub(super) const LIST_TIMEOUT: Duration = Duration::from_millis(3500);
 /// The longest page, in bytes. A longer list is divided into pages. A page of a single entry may be
 /// longer.
 pub(super) const MAX_PAGE: usize = 2 << 20;
@@ -253,14 +254,30 @@ impl Core {
         read??.ok()
     }
 
-    /// Waits at most [`LIST_TIMEOUT`] for a server's list. `None` if the server does not respond in
-    /// time or fails. Does not wait for a server that [is slow](Lease::is_slow).
+    /// A server's list, as [`Self::within_timeout`].
     async fn read_within_timeout<T: ?Sized + Send + Sync + 'static>(
         self: &Arc<Self>,
         kind: &'static ServerList<T>,
         caller: &Arc<Caller>,
         mount: &Arc<Mount>,
     ) -> Option<Arc<T>> {
+        let read = move |pooled: Arc<Pooled>| (kind.read)(pooled.catalog.clone());
+        self.within_timeout(caller, mount, read).await
+    }
+
+    /// What `read` returns for a session with a server; waits at most [`LIST_TIMEOUT`]. `None` if the
+    /// server does not respond in time or fails. Does not wait for a server that
+    /// [is slow](Lease::is_slow), so that a client waits once for a server that takes long to start.
+    pub(super) async fn within_timeout<T, R>(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        mount: &Arc<Mount>,
+        read: impl FnOnce(Arc<Pooled>) -> R + Send + 'static,
+    ) -> Option<T>
+    where
+        T: Send + 'static,
+        R: Future<Output = Result<T, MountError>> + Send + 'static,
+    {
         let lease = Arc::clone(Lease::of(&caller.container));
         let server = Arc::clone(&mount.settings().name);
         if lease.is_slow(&server) {
@@ -271,10 +288,7 @@ impl Core {
         let has_ended = Arc::new(AtomicBool::new(false));
         let ended_in_task = Arc::clone(&has_ended);
         let reading = self.runtime.spawn(async move {
-            let read = async {
-                let pooled = core.session(&caller, &mount).await?;
-                (kind.read)(pooled.catalog.clone()).await
-            };
+            let read = async { read(core.session(&caller, &mount).await?).await };
             let read = read.await;
             ended_in_task.store(true, Ordering::SeqCst);
             if slow.set_slow(&name, false) && read.is_ok() {

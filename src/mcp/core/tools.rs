@@ -1,11 +1,12 @@
 //! Calls of tools and prompts, by their exposed names.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use addons::contract::{Code, Definition, Denial, RpcError};
 use addons::mcp::{ServerKind, ServerSettings};
 use futures_util::FutureExt;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::exchange::{Attempt, Failure};
 use super::execution;
@@ -23,6 +24,10 @@ use super::{
 /// The longest requested name of an unknown tool or prompt that is recorded, in bytes. A longer
 /// name is cut.
 const MAX_RECORDED_NAME: usize = 256;
+
+/// How long a call waits for a server that is being started. Longer than a list, since the call needs
+/// this server.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A tool that the caller sees, and its server.
 #[derive(Clone)]
@@ -90,7 +95,10 @@ impl Core {
             Some(tool) if self.has_tools_of(caller, &tool.settings) => Some(tool),
             // The tool is unknown, or this session has no current list of its server's tools. A
             // changed definition must be compared with the accepted definition before the call.
-            _ => self.find_tool(caller, &exposed, true).await,
+            _ => {
+                self.started(caller, &exposed).await;
+                self.find_tool(caller, &exposed, true).await
+            }
         };
         found.ok_or_else(|| self.refuse_unknown(request, "tool", &exposed, begun))
     }
@@ -179,6 +187,22 @@ impl Core {
         let session = mount.and_then(|mount| self.session(caller, &mount).now_or_never());
         let pooled = session.and_then(Result::ok);
         pooled.is_some_and(|pooled| pooled.catalog.has(List::Tools))
+    }
+
+    /// Waits until the tools of the server whose prefix begins the name of a tool are read, at most
+    /// [`START_TIMEOUT`].
+    async fn started(self: &Arc<Self>, caller: &Arc<Caller>, name: &str) {
+        let mounts = self.mounts.of(&caller.container).into_iter();
+        let mut of_name = mounts.filter(|mount| name.starts_with(&*mount.settings().prefix));
+        if let Some(mount) = of_name.next() {
+            let reading = async {
+                if let Ok(pooled) = self.session(caller, &mount).await {
+                    drop(pooled.catalog.tools().await);
+                }
+            };
+            // Whoever reads the list next learns why there is none.
+            drop(timeout(START_TIMEOUT, reading).await);
+        }
     }
 
     async fn find_tool(

@@ -13,6 +13,7 @@ mod limits;
 mod media;
 mod memory;
 mod modern;
+mod progress;
 mod random;
 mod refusal;
 mod sse;

@@ -9,12 +9,17 @@ use addons::contract::Container;
 use addons::mcp::ServerSettings;
 use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::changes::{List, ListChanges, ListNews};
 use super::mount::{LeaseMounts, Mount};
 use super::ports::{Common, MountPorts, Unsolicited, system};
 use super::{MessageMemory, MountHealth, has_no_network, refused_hosts};
+
+/// The most processes that start at once because leases begin, of all containers. Each then downloads
+/// and loads its program, so that the start of a container with many servers would use all cores.
+const MAX_EARLY_STARTS: usize = 8;
 
 /// The settings of all servers, by name.
 type Servers = BTreeMap<Arc<str>, Arc<ServerSettings>>;
@@ -32,6 +37,7 @@ impl Mounts {
             ports,
             unsolicited: OnceLock::new(),
             news: Arc::<ListNews>::default(),
+            early_starts: Arc::new(Semaphore::new(MAX_EARLY_STARTS)),
             runtime: Handle::current(),
         });
         let mount = |(name, server): (&Arc<str>, &Arc<ServerSettings>)| {
@@ -56,6 +62,26 @@ impl Mounts {
         let mounts = self.mounts.load();
         let visible = mounts.values().filter(|mount| mount.is_for(container));
         visible.cloned().collect()
+    }
+
+    /// Starts the processes of the servers that a container sees, in the background. Called when the
+    /// container's lease begins.
+    pub fn lease_begins(&self, container: &Arc<Container>) {
+        let (mounts, container) = (self.of(container), Arc::clone(container));
+        let starts = Arc::clone(&self.common.early_starts);
+        let runtime = self.common.runtime.clone();
+        self.common.runtime.spawn(async move {
+            for mount in mounts {
+                let Ok(start) = Arc::clone(&starts).acquire_owned().await else {
+                    return;
+                };
+                let container = Arc::clone(&container);
+                runtime.spawn(async move {
+                    mount.prepare(&container).await;
+                    drop(start);
+                });
+            }
+        });
     }
 
     /// The mount of a server, if the container sees it.

@@ -47,7 +47,7 @@ impl Definitions for AllAccepted {
     fn pin<'a>(
         &'a self,
         _: &'a str,
-        tools: Vec<(Arc<str>, [u8; 32])>,
+        tools: Vec<ListedDefinition>,
     ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>> {
         Box::pin(async move { Ok(vec![Pin::Accepted; tools.len()]) })
     }
@@ -274,6 +274,7 @@ pub fn stdio(command: &[&str]) -> StdioSettings {
         write: Vec::new(),
         confine: Confine::Namespaces,
         unix_sockets: false,
+        eager: true,
     }
 }
 

@@ -7,8 +7,8 @@ use addons::contract::settings::Place;
 use addons::contract::{
     Addon, AuthMode, BoxFuture, Chain, Client, Code, Container, ContainerId, Definitions, Denial,
     Direction, Flow, Frame, FrameBody, Identified, Identify, LeaseId, Level, Link,
-    Outcome as Ended, Pin, Principal, Registration, Request, RpcError, Source, Standing, Step,
-    Unavailable, names,
+    ListedDefinition, Outcome as Ended, Pin, Principal, Registration, Request, RpcError, Source,
+    Standing, Step, Unavailable, names,
 };
 use addons::mcp::{
     Confine, HiddenValue, McpMetrics, McpSettings, OverrideRule, Scope, ServerKind, ServerSettings,
@@ -34,7 +34,7 @@ impl Definitions for AcceptAll {
     fn pin<'a>(
         &'a self,
         _server: &'a str,
-        tools: Vec<(Arc<str>, [u8; 32])>,
+        tools: Vec<ListedDefinition>,
     ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>> {
         Box::pin(async move { Ok(vec![Pin::Accepted; tools.len()]) })
     }
@@ -172,6 +172,7 @@ pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {
             write: Vec::new(),
             confine: Confine::None,
             unix_sockets: false,
+            eager: true,
         }),
         timeout: Duration::from_secs(20),
         containers: vec!["*".into()],

@@ -13,10 +13,10 @@ use crate::contract::{
 use crate::fixtures::run;
 
 const CALLS: &[&str] = &["tools/call"];
-const ID: &str = "00112233445566778899aabbccddeeff";
+pub(super) const ID: &str = "00112233445566778899aabbccddeeff";
 const GRANT: &str = "ffeeddccbbaa99887766554433221100";
 
-fn approval() -> ApprovalId {
+pub(super) fn approval() -> ApprovalId {
     ApprovalId::parse(ID).unwrap()
 }
 
@@ -33,14 +33,14 @@ fn granted() -> ApprovalAnswer {
 }
 
 /// A ledger whose answers a test sets.
-struct Ledger {
-    answer: Mutex<Result<ApprovalAnswer, Unavailable>>,
+pub(super) struct Ledger {
+    pub(super) answer: Mutex<Result<ApprovalAnswer, Unavailable>>,
     outcome: Mutex<Result<Option<ApprovalOutcome>, Unavailable>>,
     /// The answer to a look-up.
     known: Mutex<Option<ApprovalAnswer>>,
     /// Whether the grant can be used; it is for one execution.
     usable: AtomicBool,
-    asked: Mutex<Vec<Question>>,
+    pub(super) asked: Mutex<Vec<Question>>,
     used: Mutex<Vec<(GrantId, LeaseId)>>,
     released: Mutex<Vec<GrantId>>,
     /// Called once, while the grant is being used.
@@ -48,7 +48,7 @@ struct Ledger {
 }
 
 impl Ledger {
-    fn answering(answer: ApprovalAnswer) -> Arc<Self> {
+    pub(super) fn answering(answer: ApprovalAnswer) -> Arc<Self> {
         Arc::new(Self {
             answer: Mutex::new(Ok(answer)),
             outcome: Mutex::new(Ok(None)),
@@ -61,7 +61,7 @@ impl Ledger {
         })
     }
 
-    fn open() -> Arc<Self> {
+    pub(super) fn open() -> Arc<Self> {
         Self::answering(ApprovalAnswer::Open(approval()))
     }
 
@@ -126,7 +126,7 @@ fn asking(settings: McpSettings, ledger: &Arc<Ledger>) -> Gate {
     with_ledger(with_policy(settings, CALLS, policy), ledger)
 }
 
-fn with_ledger(mut gate: Gate, ledger: &Arc<Ledger>) -> Gate {
+pub(super) fn with_ledger(mut gate: Gate, ledger: &Arc<Ledger>) -> Gate {
     gate.addon.ports.ledger = Arc::clone(ledger) as _;
     gate
 }
