@@ -54,6 +54,8 @@ impl PrivateOptions {
         config.proxy.certs_dir = self.state.join("certs");
         config.proxy.audit.path.clone_from(&self.audit);
         config.addons.policy.asks_about_hosts |= self.ask;
+        // The state ends with the run.
+        config.proxy.approvals.learned = false;
         let mut allowlist = (*config.addons.allowlist).clone();
         // The command line was already checked with `parse_entry`, so no host is skipped here.
         let loopback = Ipv4Addr::LOCALHOST;

@@ -23,7 +23,7 @@ use super::socket::Peer;
 use super::{Api, json};
 use crate::approvals::bounds::MAX_PAGE;
 use crate::approvals::{
-    Decision, Filter, Record, Refused, Scope, State as QuestionState, StoreError,
+    Decision, Filter, NotLearned, Record, Refused, Scope, State as QuestionState, StoreError,
 };
 
 pub use bodies::{Approval, ApprovalList, ApproveBody, DenyBody};
@@ -35,6 +35,18 @@ const MAX_COMMENT: usize = 512;
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         Refused::from(error).into()
+    }
+}
+
+impl From<NotLearned> for ApiError {
+    fn from(error: NotLearned) -> Self {
+        let status = match error {
+            NotLearned::Refused(refused) => return refused.into(),
+            NotLearned::File(_) => StatusCode::SERVICE_UNAVAILABLE,
+            NotLearned::Broken => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        Self::Refused(status, error.to_string())
     }
 }
 
@@ -126,7 +138,10 @@ pub(super) async fn list(
         return Ok(stream::live(&api, filter));
     }
     let records = api.state.approvals.list(filter).await?;
-    let approvals = records.iter().map(Approval::from).collect();
+    let approvals = records
+        .iter()
+        .map(|record| Approval::of(record, &api.state.learner))
+        .collect();
     Ok(Json(ApprovalList { approvals }).into_response())
 }
 
@@ -147,11 +162,15 @@ pub(super) async fn show(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Approval>, ApiError> {
     let record = api.state.approvals.get(parse_id(id)?).await?;
-    Ok(Json(Approval::from(&record.ok_or(Refused::Unknown)?)))
+    Ok(Json(Approval::of(
+        &record.ok_or(Refused::Unknown)?,
+        &api.state.learner,
+    )))
 }
 
 /// Approve a question. Without a body, a tool call is approved for one execution, a request or a host
-/// for 10 minutes.
+/// for 10 minutes. With scope `always`, a host is written to `learned.yaml` and put into force by a
+/// reload; if that fails, the question is still pending.
 #[utoipa::path(
     post,
     path = "/internal/approvals/{id}/approve",
@@ -163,7 +182,7 @@ pub(super) async fn show(
         (status = 404, body = ErrorBody, description = "There is no such question"),
         (status = 409, body = ErrorBody, description = "Says who decided already"),
         (status = 410, body = ErrorBody, description = "The question expired, or its lease ended"),
-        (status = 422, body = ErrorBody, description = "The kind of question does not have the scope"),
+        (status = 422, body = ErrorBody, description = "The kind of question does not have the scope, or the configuration cannot be reloaded"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
         (status = 503, body = ErrorBody, description = "The ledger cannot be read or written"),
     )
@@ -182,13 +201,19 @@ pub(super) async fn approve(
     let question = api.state.approvals.get(id).await?;
     let question = question.ok_or(Refused::Unknown)?;
     let scope = scope.unwrap_or(Scope::default_of(question.topic.kind));
-    if scope == Scope::Always && question.state == QuestionState::Pending {
+    let is_host = question.topic.kind == QuestionKind::Host;
+    if scope == Scope::Always && !is_host && question.state == QuestionState::Pending {
         return Err(not_for_everyone(question.topic.kind));
     }
-    let ledger = &api.state.approvals;
-    let record = ledger.approve(id, Some(scope), decision).await?;
+    let record = match scope {
+        Scope::Always if is_host => api.state.learner.approve(id, decision).await?,
+        _ => {
+            let ledger = &api.state.approvals;
+            ledger.approve(id, Some(scope), decision).await?
+        }
+    };
     recorded(&api, peer, "operator/approve", &record, Some(scope));
-    Ok(Json(Approval::from(&record)))
+    Ok(Json(Approval::of(&record, &api.state.learner)))
 }
 
 /// Deny a question. For as long as it had to be decided, equal questions get the same answer, without
@@ -220,7 +245,7 @@ pub(super) async fn deny(
     take_write(&api)?;
     let record = api.state.approvals.deny(id, decision).await?;
     recorded(&api, peer, "operator/deny", &record, None);
-    Ok(Json(Approval::from(&record)))
+    Ok(Json(Approval::of(&record, &api.state.learner)))
 }
 
 /// Let the questions that a denial answers be asked again.
@@ -249,14 +274,12 @@ pub(super) async fn forget(
         ..record.clone()
     };
     recorded(&api, peer, "operator/forget", &undecided, None);
-    Ok(Json(Approval::from(&record)))
+    Ok(Json(Approval::of(&record, &api.state.learner)))
 }
 
-/// The error for an approval that would hold for everyone: that is in the configuration, which this
-/// server does not write.
+/// The error for an approval that would hold for everyone, but is no approval of a host.
 fn not_for_everyone(kind: QuestionKind) -> ApiError {
     let instead = match kind {
-        QuestionKind::Host => "add the host to allowlist.yaml, or approve it with another scope",
         QuestionKind::Definition => "accept the definition with `unified-proxy mcp accept`",
         kind => return Refused::Scope(kind).into(),
     };

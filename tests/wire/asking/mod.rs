@@ -1,6 +1,7 @@
 //! Hosts on no allowlist, and requests that a rule asks about: a person approves or denies them.
 
 mod ends;
+mod learned;
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};

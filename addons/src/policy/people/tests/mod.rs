@@ -1,3 +1,4 @@
+mod learned;
 mod rules;
 
 use std::sync::Arc;
@@ -9,9 +10,9 @@ use time::OffsetDateTime;
 
 use crate::contract::{
     ApprovalAnswer, ApprovalId, ApprovalLedger, ApprovalOutcome, BoxFuture, Chain, Code, Container,
-    Delegation, Denial, Flow, GrantId, HostPattern, Identified, Identify, Kind, LeaseId, Level,
-    Link, LiveGrant, OwnedFlow, Principal, Question, QuestionKind, QuestionLimit, Request,
-    RestsOnGrant, System, Unavailable, names,
+    Delegation, Denial, Flow, GrantId, HostPattern, Identified, Identify, Kind, Learned,
+    LearnedHost, LeaseId, Level, Link, LiveGrant, OwnedFlow, Principal, Question, QuestionKind,
+    QuestionLimit, Request, RestsOnGrant, System, Unavailable, names,
 };
 use crate::fixtures::{Nowhere, container, query, read_files, registration, request, start_of};
 use crate::policy::{Policy, PolicySettings};
@@ -21,6 +22,7 @@ const HOST: &str = "files.example.com";
 /// A ledger whose answers a test sets.
 struct Answers {
     live: Mutex<Vec<LiveGrant>>,
+    learned: Mutex<Vec<LearnedHost>>,
     answer: Mutex<Result<ApprovalAnswer, Unavailable>>,
     outcome: Mutex<Option<ApprovalOutcome>>,
     /// Becomes live when somebody asks or waits.
@@ -34,6 +36,7 @@ impl Answers {
     fn of(container: &Container) -> Self {
         Self {
             live: Mutex::default(),
+            learned: Mutex::default(),
             answer: Mutex::new(Ok(ApprovalAnswer::Open(ApprovalId::parse(ID).unwrap()))),
             outcome: Mutex::default(),
             granted: Mutex::default(),
@@ -63,6 +66,10 @@ impl ApprovalLedger for Answers {
             .filter(|_| lease == self.lease)
             .cloned()
             .collect()
+    }
+
+    fn learned(&self) -> Arc<Learned> {
+        Arc::new(self.learned.lock().iter().cloned().collect())
     }
 
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>> {
