@@ -35,7 +35,7 @@ pub use act::OperatorAct;
 pub use approvals::{Approval, ApprovalList, ApproveBody, DenyBody};
 pub use containers::{ContainerList, Done};
 pub use error::ErrorBody;
-pub use grants::{GrantBody, GrantEntry, GrantList};
+pub use grants::{EVERY, GrantBody, GrantEntry, GrantList};
 pub use listed::{listed, not_registered};
 pub use mcp::{AcceptanceBody, Accepted, DefinitionBody, NamedTool, OperatorRequest};
 pub use registration::{FieldError, parse_registration, repo_name};
@@ -50,7 +50,7 @@ use error::ApiError;
 use socket::{Peer, Peers};
 use write_limit::WriteLimit;
 
-use crate::approvals::Ledger;
+use crate::approvals::{Learner, Ledger};
 use crate::mcp::{AcceptError, Digests, Outcome};
 use crate::registry::Registry;
 use crate::telemetry::FlowLog;
@@ -69,6 +69,8 @@ pub struct AdminState {
     pub flows: Arc<FlowLog>,
     /// The questions that operators decide, and the grants.
     pub approvals: Arc<Ledger>,
+    /// Approves hosts for every container.
+    pub learner: Arc<Learner>,
     pub control: Arc<dyn ControlPlane>,
 }
 

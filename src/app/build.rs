@@ -98,7 +98,7 @@ impl Builder {
         let entries = || config.addons.allowlist.values();
         let labels = entries().map(|entry| Arc::clone(&entry.label));
         let asks = config.addons.policy.asks_about_hosts;
-        let granted = asks.then_some(GRANTED);
+        let granted = (asks || !config.learned.is_empty()).then_some(GRANTED);
         let state = &self.long_lived.addons;
         state
             .breakers

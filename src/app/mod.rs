@@ -10,6 +10,7 @@ mod egress;
 mod explain;
 mod failure;
 mod health;
+mod learning;
 mod listeners;
 mod mcp;
 mod operator;
@@ -33,7 +34,7 @@ pub use private::{PrivateStart, run_private};
 pub use private_options::{PrivateOptions, socket_in};
 
 use crate::admin::{self, AdminState};
-use crate::approvals::{ApprovalMetrics, Ledger, LiveGrants, Notifier};
+use crate::approvals::{ApprovalMetrics, Learner, Ledger, LiveGrants, Notifier};
 use crate::config::{Config, DEV_STATE, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
@@ -108,6 +109,7 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
     let config = Arc::new(config);
     let own = OwnListeners::new(addresses.iter().copied());
     let app = App::build(source, Arc::clone(&config), own)?;
+    app.learner.settle(&config.learned).await;
     if let Some(dev) = &dev {
         dev.register(&app.registry).await?;
     }
@@ -127,6 +129,7 @@ struct App {
     registry: Arc<Registry>,
     ledger: Arc<Ledger>,
     grants: Arc<LiveGrants>,
+    learner: Arc<Learner>,
     metrics: prometheus::Registry,
     checks: Checks,
     addons: addons::State,
@@ -245,16 +248,19 @@ impl App {
             checks.configuration.clone(),
             &metrics,
         );
+        let reloader = Arc::new(reloader.map_err(internal)?);
+        let learner = learning::learner(&ledger, &grants, &snapshots, &reloader);
         Ok(Arc::new(Self {
             engine,
             registry,
             ledger,
             grants,
+            learner,
             metrics,
             checks,
             addons,
             log,
-            reloader: Arc::new(reloader.map_err(internal)?),
+            reloader,
             snapshots,
             questions,
             operator,
@@ -328,6 +334,7 @@ impl App {
             metrics: self.metrics.clone(),
             flows: self.log.flow_log(),
             approvals: Arc::clone(&self.ledger),
+            learner: Arc::clone(&self.learner),
             control: Arc::clone(&self) as _,
         };
         tasks.spawn(admin::serve(listeners.admin, state, shutdown.clone()));

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{GrantId, LeaseId, LiveGrant};
+use addons::contract::{GrantId, Learned, LearnedHost, LeaseId, LiveGrant};
 use arc_swap::ArcSwap;
 use time::OffsetDateTime;
 use tokio::sync::Mutex;
@@ -30,6 +30,8 @@ pub struct LiveGrants {
     ledger: Arc<Ledger>,
     registry: Arc<Registry>,
     by_lease: ArcSwap<ByLease>,
+    /// What people approved for every container.
+    learned: ArcSwap<Learned>,
     /// Held during a change, so that an older read replaces no newer one.
     changing: Mutex<()>,
 }
@@ -40,6 +42,7 @@ impl LiveGrants {
             ledger,
             registry,
             by_lease: ArcSwap::default(),
+            learned: ArcSwap::default(),
             changing: Mutex::default(),
         })
     }
@@ -51,6 +54,23 @@ impl LiveGrants {
             .get(&lease)
             .cloned()
             .unwrap_or_default()
+    }
+
+    /// The hosts that people approved for every container.
+    pub fn learned(&self) -> Arc<Learned> {
+        self.learned.load_full()
+    }
+
+    /// Puts the hosts into force that people approved for every container. If one is missing, all
+    /// flows that rest on grants are judged again.
+    pub fn learn(&self, learned: Arc<Learned>) {
+        let before = self.learned.swap(Arc::clone(&learned));
+        let stays = |one: &LearnedHost| learned.of(&one.host).contains(one);
+        if !before.iter().all(stays) {
+            for container in self.registry.in_memory() {
+                container.grant_ended();
+            }
+        }
     }
 
     /// Reads all grants from the ledger.

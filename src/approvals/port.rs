@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{
-    ApprovalAnswer, ApprovalId, ApprovalLedger, ApprovalOutcome, BoxFuture, GrantId, LeaseId,
-    LiveGrant, Question, Unavailable,
+    ApprovalAnswer, ApprovalId, ApprovalLedger, ApprovalOutcome, BoxFuture, GrantId, Learned,
+    LeaseId, LiveGrant, Question, Unavailable,
 };
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -38,6 +38,10 @@ impl LedgerPort {
 impl ApprovalLedger for LedgerPort {
     fn live(&self, lease: LeaseId) -> Arc<[LiveGrant]> {
         self.grants.of(lease)
+    }
+
+    fn learned(&self) -> Arc<Learned> {
+        self.grants.learned()
     }
 
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>> {

@@ -30,8 +30,8 @@ use unified_proxy::admin::{
     self, ActiveCredential, AdminState, Check, ControlPlane, ExplainRequest, Explanation, Health,
     NamedTool, OperatorAct, OperatorRequest, SandboxSettings,
 };
-use unified_proxy::approvals::Ledger;
 use unified_proxy::approvals::sqlite::SqliteApprovals;
+use unified_proxy::approvals::{Learner, Ledger, LiveGrants};
 use unified_proxy::config::AuditConfig;
 use unified_proxy::mcp::{AcceptError, Digests, Outcome as RpcOutcome};
 use unified_proxy::registry::Registry;
@@ -121,7 +121,10 @@ impl Server {
         let requests = prometheus::IntCounter::new("proxy_requests_total", "Requests.").unwrap();
         requests.inc();
         metrics.register(Box::new(requests)).unwrap();
+        let grants = LiveGrants::new(Arc::clone(&approvals), Arc::clone(&registry));
+        let learner = Learner::new(Arc::clone(&approvals), grants, || None, || Ok(()));
         let state = AdminState {
+            learner,
             registry: Arc::clone(&registry),
             admin_uids: Vec::new(),
             metrics,

@@ -21,6 +21,7 @@ mod flow;
 mod host;
 mod identify;
 mod judge;
+mod learned;
 mod lease_id;
 mod ledger;
 mod level;
@@ -65,6 +66,7 @@ pub use flow::{
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use identify::{Identified, Identify};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges, run_on};
+pub use learned::{Learned, LearnedHost};
 pub use lease_id::LeaseId;
 pub use ledger::{ApprovalLedger, GRANTED, LiveGrant, NoLedger};
 pub use level::{Level, Standing};

@@ -24,6 +24,7 @@ use address_guard::AddressGuard;
 use people::{Asking, People, Stop};
 use rules::Rules;
 
+pub use people::HOST_RULE;
 pub use rules::Rule;
 pub use settings::PolicySettings;
 pub use settings::allowlist::{extend_allowlist, parse_entry, read_allowlist};

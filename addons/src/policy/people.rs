@@ -14,7 +14,7 @@ use crate::contract::{
 pub(super) const HOST_REVISION: &str = "unknown_hosts: ask";
 
 /// The setting that asks about unlisted hosts, as people and the audit see it.
-const HOST_RULE: &str = "policy.unknown_hosts";
+pub const HOST_RULE: &str = "policy.unknown_hosts";
 
 /// How long a step may take in addition to `approvals.hold`: the ledger writes the question, reads
 /// the decision and marks the grant. Each takes at most 5 s.

@@ -12,7 +12,7 @@ use time::format_description::well_known::Rfc3339;
 use utoipa::ToSchema;
 
 use crate::admin::error::ApiError;
-use crate::approvals::{Record, Scope};
+use crate::approvals::{Learner, Record, Scope};
 
 /// A question. What a container chose is as the container sent it: `subject`, `arguments`, and
 /// `reason` if a policy repeats it.
@@ -86,16 +86,20 @@ pub struct DenyBody {
     pub comment: Option<String>,
 }
 
-impl From<&Record> for Approval {
-    fn from(record: &Record) -> Self {
+impl Approval {
+    /// The JSON form of a question at a server with this learner.
+    pub(super) fn of(record: &Record, learner: &Learner) -> Self {
         let topic = &record.topic;
         let decision = record.decision.as_ref();
         let arguments = record.arguments.clone().map(RawValue::from_string);
         let decided_at = record.closed_at.filter(|_| decision.is_some());
-        // For everyone, the server puts only definitions in force.
-        let is_definition = topic.kind == QuestionKind::Definition;
+        // For everyone, the server puts hosts and definitions in force.
+        let for_everyone = match topic.kind {
+            QuestionKind::Host => learner.is_on(),
+            kind => kind == QuestionKind::Definition,
+        };
         let scopes = Scope::names(topic.kind).iter();
-        let scopes = scopes.filter(|&&name| is_definition || name != Scope::Always.as_str());
+        let scopes = scopes.filter(|&&name| for_everyone || name != Scope::Always.as_str());
         Self {
             id: record.id.to_string(),
             kind: topic.kind.as_str().to_owned(),

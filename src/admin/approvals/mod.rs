@@ -24,7 +24,7 @@ use super::socket::Peer;
 use super::{Api, NamedTool, json};
 use crate::approvals::bounds::MAX_PAGE;
 use crate::approvals::{
-    Decision, Filter, Record, Refused, Scope, State as QuestionState, StoreError,
+    Decision, Filter, NotLearned, Record, Refused, Scope, State as QuestionState, StoreError,
 };
 
 pub use bodies::{Approval, ApprovalList, ApproveBody, DenyBody};
@@ -36,6 +36,18 @@ const MAX_COMMENT: usize = 512;
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         Refused::from(error).into()
+    }
+}
+
+impl From<NotLearned> for ApiError {
+    fn from(error: NotLearned) -> Self {
+        let status = match error {
+            NotLearned::Refused(refused) => return refused.into(),
+            NotLearned::File(_) => StatusCode::SERVICE_UNAVAILABLE,
+            NotLearned::Broken => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        Self::Refused(status, error.to_string())
     }
 }
 
@@ -127,7 +139,10 @@ pub(super) async fn list(
         return Ok(stream::live(&api, filter));
     }
     let records = api.state.approvals.list(filter).await?;
-    let approvals = records.iter().map(Approval::from).collect();
+    let approvals = records
+        .iter()
+        .map(|record| Approval::of(record, &api.state.learner))
+        .collect();
     Ok(Json(ApprovalList { approvals }).into_response())
 }
 
@@ -148,12 +163,16 @@ pub(super) async fn show(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Approval>, ApiError> {
     let record = api.state.approvals.get(parse_id(id)?).await?;
-    Ok(Json(Approval::from(&record.ok_or(Refused::Unknown)?)))
+    Ok(Json(Approval::of(
+        &record.ok_or(Refused::Unknown)?,
+        &api.state.learner,
+    )))
 }
 
 /// Approve a question. Without a body, a tool call is approved for one execution, a request or a host
-/// for 10 minutes. The definition of a tool is accepted for everyone, and equal questions of other
-/// containers are approved with it.
+/// for 10 minutes. With scope `always`, a host is written to `learned.yaml` and put into force by a
+/// reload; if that fails, the question is still pending. The definition of a tool is accepted for
+/// everyone, and equal questions of other containers are approved with it.
 #[utoipa::path(
     post,
     path = "/internal/approvals/{id}/approve",
@@ -165,7 +184,7 @@ pub(super) async fn show(
         (status = 404, body = ErrorBody, description = "There is no such question"),
         (status = 409, body = ErrorBody, description = "Says who decided already"),
         (status = 410, body = ErrorBody, description = "The question expired, or its lease ended"),
-        (status = 422, body = ErrorBody, description = "The kind of question does not have the scope, or the definition cannot be accepted"),
+        (status = 422, body = ErrorBody, description = "The kind of question does not have the scope, or what it approves cannot be put in force"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
         (status = 503, body = ErrorBody, description = "The ledger cannot be read or written"),
     )
@@ -190,15 +209,21 @@ pub(super) async fn approve(
         if let Some(tool) = definitions::named(&record) {
             approve_equal(&api, peer, &tool, &record.topic.revision, decision.comment).await;
         }
-        return Ok(Json(Approval::from(&record)));
+        return Ok(Json(Approval::of(&record, &api.state.learner)));
     }
-    if scope == Scope::Always && question.state == QuestionState::Pending {
+    let is_host = question.topic.kind == QuestionKind::Host;
+    if scope == Scope::Always && !is_host && question.state == QuestionState::Pending {
         return Err(not_for_everyone(question.topic.kind));
     }
-    let ledger = &api.state.approvals;
-    let record = ledger.approve(id, Some(scope), decision).await?;
+    let record = match scope {
+        Scope::Always if is_host => api.state.learner.approve(id, decision).await?,
+        _ => {
+            let ledger = &api.state.approvals;
+            ledger.approve(id, Some(scope), decision).await?
+        }
+    };
     recorded(&api, peer, "operator/approve", &record, Some(scope));
-    Ok(Json(Approval::from(&record)))
+    Ok(Json(Approval::of(&record, &api.state.learner)))
 }
 
 /// Approves and records all open questions about an accepted definition.
@@ -252,7 +277,7 @@ pub(super) async fn deny(
     take_write(&api)?;
     let record = api.state.approvals.deny(id, decision).await?;
     recorded(&api, peer, "operator/deny", &record, None);
-    Ok(Json(Approval::from(&record)))
+    Ok(Json(Approval::of(&record, &api.state.learner)))
 }
 
 /// Let the questions that a denial answers be asked again.
@@ -281,14 +306,12 @@ pub(super) async fn forget(
         ..record.clone()
     };
     recorded(&api, peer, "operator/forget", &undecided, None);
-    Ok(Json(Approval::from(&record)))
+    Ok(Json(Approval::of(&record, &api.state.learner)))
 }
 
-/// The error for an approval that would hold for everyone: that is in the configuration, which this
-/// server does not write.
+/// The error for an approval that would hold for everyone, but is no approval of a host.
 fn not_for_everyone(kind: QuestionKind) -> ApiError {
     let instead = match kind {
-        QuestionKind::Host => "add the host to allowlist.yaml, or approve it with another scope",
         kind => return Refused::Scope(kind).into(),
     };
     let text = format!("An approval cannot be put in force for everyone: {instead}");

@@ -269,7 +269,11 @@ async fn nothing_is_approved_for_everyone_and_the_question_stays_open() {
     let always = json!({ "scope": "always" });
     each_row_async(
         [
-            (QuestionKind::Host, always.clone(), "allowlist.yaml"),
+            (
+                QuestionKind::Host,
+                always.clone(),
+                "approvals.learned is off",
+            ),
             (
                 QuestionKind::Definition,
                 json!(null),

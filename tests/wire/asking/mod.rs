@@ -4,6 +4,7 @@ mod ends;
 mod held;
 mod hostile;
 mod hosts;
+mod learned;
 mod notified;
 mod watched;
 

@@ -1,6 +1,7 @@
 mod answers;
 mod audit;
 mod grants;
+mod learned;
 mod rules;
 
 use std::sync::Arc;
@@ -13,9 +14,9 @@ use time::OffsetDateTime;
 
 use crate::contract::{
     ApprovalAnswer, ApprovalId, ApprovalLedger, ApprovalOutcome, BoxFuture, Chain, Code, Container,
-    Delegation, Denial, Flow, GrantId, HostPattern, Identified, Identify, Kind, LeaseId, Level,
-    Link, LiveGrant, OwnedFlow, Principal, Question, QuestionKind, QuestionLimit, Request,
-    RestsOnGrant, System, Unavailable, names,
+    Delegation, Denial, Flow, GrantId, HostPattern, Identified, Identify, Kind, Learned,
+    LearnedHost, LeaseId, Level, Link, LiveGrant, OwnedFlow, Principal, Question, QuestionKind,
+    QuestionLimit, Request, RestsOnGrant, System, Unavailable, names,
 };
 use crate::fixtures::{Nowhere, container, query, read_files, registration, request, start_of};
 use crate::policy::{Policy, PolicySettings};
@@ -25,6 +26,7 @@ const HOST: &str = "files.example.com";
 /// A ledger whose answers a test sets.
 struct Answers {
     live: Mutex<Vec<LiveGrant>>,
+    learned: Mutex<Vec<LearnedHost>>,
     answer: Mutex<Result<ApprovalAnswer, Unavailable>>,
     outcome: Mutex<Option<ApprovalOutcome>>,
     /// The answer to a look-up.
@@ -42,6 +44,7 @@ impl Answers {
     fn of(container: &Container) -> Self {
         Self {
             live: Mutex::default(),
+            learned: Mutex::default(),
             answer: Mutex::new(Ok(ApprovalAnswer::Open(ApprovalId::parse(ID).unwrap()))),
             outcome: Mutex::default(),
             known: Mutex::default(),
@@ -73,6 +76,10 @@ impl ApprovalLedger for Answers {
             .filter(|_| lease == self.lease)
             .cloned()
             .collect()
+    }
+
+    fn learned(&self) -> Arc<Learned> {
+        Arc::new(self.learned.lock().iter().cloned().collect())
     }
 
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>> {
