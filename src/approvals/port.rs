@@ -40,6 +40,10 @@ impl ApprovalLedger for LedgerPort {
         self.grants.of(lease)
     }
 
+    fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>> {
         Box::pin(async move {
             let lease = question.topic().lease;

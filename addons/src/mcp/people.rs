@@ -171,31 +171,41 @@ impl OpenQuestion {
         self.approval
     }
 
-    /// Waits for a person's decision, and records the time in the flow. After an approval, the flow
-    /// must be judged again: it then has [`Approved`]. Cancel safe.
-    pub async fn decision(self, flow: &mut Flow, limit: Duration) -> Verdict {
+    /// How long a question waits for a decision.
+    pub fn ttl(&self) -> Duration {
+        self.ledger.ttl()
+    }
+
+    /// Waits for a person's decision, and adds the time to the flow's record. After an approval, the
+    /// flow must be judged again: it then has [`Approved`]. `None`: there is no decision within
+    /// `limit`, or the server stops. Cancel safe.
+    pub async fn decision(&self, flow: &mut Flow, limit: Duration) -> Option<Verdict> {
         let begun = Instant::now();
         let outcome = self.ledger.wait(self.approval, limit).await;
-        flow.mcp_record().waited = Some(begun.elapsed());
-        match outcome.map_err(unavailable)? {
-            Some(ApprovalOutcome::Granted(grant)) => {
+        let waited = &mut flow.mcp_record().waited;
+        *waited = Some(waited.unwrap_or_default().saturating_add(begun.elapsed()));
+        Some(match outcome.map_err(unavailable).transpose()? {
+            Ok(ApprovalOutcome::Granted(grant)) => {
                 flow.put_slot(Approved {
                     approval: self.approval,
                     grant,
-                    digest: self.digest,
+                    digest: self.digest.clone(),
                     level: self.level,
                 });
                 Ok(())
             }
-            Some(ApprovalOutcome::Denied(words)) => {
+            Ok(ApprovalOutcome::Denied(words)) => {
                 Err(self.asked.rejected(flow, self.approval, words.as_deref()))
             }
-            Some(ApprovalOutcome::Used) => Err(self.asked.used()),
-            Some(ApprovalOutcome::Expired | ApprovalOutcome::Ended) => {
-                Err(self.asked.expired(self.approval))
-            }
-            None => Err(self.asked.pending(self.approval)),
-        }
+            Ok(ApprovalOutcome::Used) => Err(self.asked.used()),
+            Ok(ApprovalOutcome::Expired | ApprovalOutcome::Ended) => Err(self.expired()),
+            Err(denial) => Err(denial),
+        })
+    }
+
+    /// The denial of a call about which nobody decided in time.
+    pub fn expired(&self) -> Denial {
+        self.asked.expired(self.approval)
     }
 }
 

@@ -12,6 +12,7 @@ use super::attached::{Attached, ClientPreferences, UriRoom};
 use super::client_progress::ProgressReceivers;
 use super::executions::Executions;
 use super::known_sessions::KnownSessions;
+use super::task::Tasks;
 use super::view::View;
 use super::{Caller, List};
 
@@ -43,7 +44,9 @@ pub(super) struct Lease {
     learned: Mutex<Learned>,
     calls: Arc<Semaphore>,
     /// Has [`MAX_WAITS_FOR_PEOPLE`] permits.
-    pub waits: Semaphore,
+    pub waits: Arc<Semaphore>,
+    /// The tasks of calls that wait for people, or have waited.
+    pub tasks: Arc<Tasks>,
     /// The calls under way that people approved.
     pub executions: Executions,
     /// Room for subscribed URIs.
@@ -107,7 +110,8 @@ impl Lease {
                 slow: Mutex::default(),
                 learned: Mutex::default(),
                 calls: Arc::new(Semaphore::new(MAX_CALLS_PER_LEASE)),
-                waits: Semaphore::new(MAX_WAITS_FOR_PEOPLE),
+                waits: Arc::new(Semaphore::new(MAX_WAITS_FOR_PEOPLE)),
+                tasks: Arc::default(),
                 executions: Executions::default(),
                 uri_room: UriRoom::default(),
                 changed: Changed::default(),

@@ -60,7 +60,7 @@ impl Core {
         tokio::select! {
             biased;
             () = request.events.left.cancelled() => Err(denial),
-            decided = deciding => decided,
+            decided = deciding => decided.unwrap_or(Err(denial)),
             never = report(request, token.as_deref(), &text) => match never {},
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use addons::contract::{Code, Definition, Denial, RpcError};
+use addons::contract::{Code, Definition, Denial, LiveFlow, RpcError};
 use addons::mcp::{ServerKind, ServerSettings};
 use futures_util::FutureExt;
 use tokio::time::Instant;
@@ -85,8 +85,8 @@ impl Core {
         found.ok_or_else(|| self.refuse_unknown(request, "tool", &exposed, begun))
     }
 
-    /// Calls a tool. If a person must decide, waits for the decision; after an approval, finds the
-    /// tool and judges the call again, since all may have changed meanwhile.
+    /// Calls a tool. If a person must decide, waits for the decision; or returns a task, if the
+    /// client takes one.
     pub(super) async fn call_tool(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
         let mut attempt = Attempt::default();
         let found = self.called_tool(request).await?;
@@ -94,8 +94,25 @@ impl Core {
         let Some(asked) = attempt.asked.take() else {
             return outcome;
         };
+        if request.caller.takes_tasks {
+            return self.begin_task(request, asked);
+        }
         let approved = Box::pin(self.wait_for_person(request, asked)).await;
-        attempt.approved = Some(approved.map_err(|denial| rpc_error(&denial))?);
+        let approved = approved.map_err(|denial| rpc_error(&denial))?;
+        self.call_approved(request, approved).await
+    }
+
+    /// Makes a call that a person approved. Finds the tool and judges the call again, since all may
+    /// have changed meanwhile.
+    pub(super) async fn call_approved(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+        approved: Box<LiveFlow>,
+    ) -> Outcome {
+        let mut attempt = Attempt {
+            approved: Some(approved),
+            ..Attempt::default()
+        };
         let found = self.find_called(request, None).await?;
         self.call_found(request, found, &mut attempt).await
     }

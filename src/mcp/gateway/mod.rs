@@ -13,7 +13,6 @@ mod limits;
 mod media;
 mod memory;
 mod modern;
-mod random;
 mod refusal;
 mod sse;
 mod visit;
