@@ -22,3 +22,4 @@ mod tools;
 mod clients;
 mod conformance;
 mod overrides;
+mod tasks;
