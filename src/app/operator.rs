@@ -152,5 +152,6 @@ pub fn caller(container: Arc<Container>) -> Caller {
         info: None,
         session: None,
         log_level: None,
+        takes_tasks: false,
     }
 }

@@ -44,6 +44,10 @@ impl ApprovalLedger for LedgerPort {
         self.grants.learned()
     }
 
+    fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>> {
         Box::pin(async move {
             let lease = question.topic().lease;

@@ -13,6 +13,7 @@ mod message;
 mod message_memory;
 mod mounts;
 pub mod policy;
+mod random;
 mod tasks;
 mod version;
 mod warnings;

@@ -27,3 +27,4 @@ mod approvals;
 mod clients;
 mod conformance;
 mod overrides;
+mod tasks;

@@ -67,6 +67,9 @@ pub trait ApprovalLedger: Send + Sync {
         Arc::default()
     }
 
+    /// How long a question waits for a decision.
+    fn ttl(&self) -> Duration;
+
     /// Asks a question. Once the future returns [`ApprovalAnswer::Granted`] for a grant that is not
     /// for one execution, [`live`](Self::live) returns that grant.
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>>;
@@ -166,6 +169,10 @@ pub struct NoLedger;
 impl ApprovalLedger for NoLedger {
     fn live(&self, _: LeaseId) -> Arc<[LiveGrant]> {
         Arc::default()
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::ZERO
     }
 
     fn ask(&self, _: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>> {

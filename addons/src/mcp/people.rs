@@ -259,34 +259,43 @@ impl OpenQuestion {
         self.approval
     }
 
-    /// Waits for a person's decision, and records the time in the flow. After an approval, the flow
-    /// must be judged again: it then has [`Approved`]. Cancel safe.
-    pub async fn decision(self, flow: &mut Flow, limit: Duration) -> Verdict {
+    /// How long a question waits for a decision.
+    pub fn ttl(&self) -> Duration {
+        self.ledger.ttl()
+    }
+
+    /// Waits for a person's decision, and adds the time to the flow's record. After an approval, the
+    /// flow must be judged again: it then has [`Approved`]. `None`: there is no decision within
+    /// `limit`, or the server stops. Cancel safe.
+    pub async fn decision(&self, flow: &mut Flow, limit: Duration) -> Option<Verdict> {
         let (approval, denials) = (self.approval, &self.denials);
         let deciding = self.ledger.wait(approval, limit);
         let outcome = flow.approval_record().while_held(deciding).await;
-        match outcome.map_err(unavailable)? {
-            Some(ApprovalOutcome::Granted(grant)) => {
+        Some(match outcome.map_err(unavailable).transpose()? {
+            Ok(ApprovalOutcome::Granted(grant)) => {
                 flow.put_slot(Approved {
                     approval,
-                    digest: self.digest,
+                    digest: self.digest.clone(),
                     level: self.level,
                     grant: Promise {
                         grant,
-                        ledger: self.ledger,
+                        ledger: Arc::clone(&self.ledger),
                     },
                 });
                 Ok(())
             }
-            Some(ApprovalOutcome::Denied(words)) => {
+            Ok(ApprovalOutcome::Denied(words)) => {
                 Err(denials.rejected(flow, approval, words.as_deref()))
             }
-            Some(ApprovalOutcome::Used) => Err(denials.used(Some(approval))),
-            Some(ApprovalOutcome::Expired | ApprovalOutcome::Ended) => {
-                Err(denials.ended(Some(approval)))
-            }
-            None => Err(denials.pending(approval)),
-        }
+            Ok(ApprovalOutcome::Used) => Err(denials.used(Some(approval))),
+            Ok(ApprovalOutcome::Expired | ApprovalOutcome::Ended) => Err(self.expired()),
+            Err(denial) => Err(denial),
+        })
+    }
+
+    /// The denial of a call about which nobody decided in time.
+    pub fn expired(&self) -> Denial {
+        self.denials.ended(Some(self.approval))
     }
 }
 

@@ -212,9 +212,6 @@ pub(super) async fn approve(
         return Ok(Json(Approval::of(&record, &api.state.learner)));
     }
     let is_host = question.topic.kind == QuestionKind::Host;
-    if scope == Scope::Always && !is_host && question.state == QuestionState::Pending {
-        return Err(not_for_everyone(question.topic.kind));
-    }
     let record = match scope {
         Scope::Always if is_host => api.state.learner.approve(id, decision).await?,
         _ => {
@@ -307,15 +304,6 @@ pub(super) async fn forget(
     };
     recorded(&api, peer, "operator/forget", &undecided, None);
     Ok(Json(Approval::of(&record, &api.state.learner)))
-}
-
-/// The error for an approval that would hold for everyone, but is no approval of a host.
-fn not_for_everyone(kind: QuestionKind) -> ApiError {
-    let instead = match kind {
-        kind => return Refused::Scope(kind).into(),
-    };
-    let text = format!("An approval cannot be put in force for everyone: {instead}");
-    ApiError::Refused(StatusCode::UNPROCESSABLE_ENTITY, text)
 }
 
 fn parse_id(id: Result<Path<String>, PathRejection>) -> Result<ApprovalId, ApiError> {

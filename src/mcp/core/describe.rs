@@ -48,7 +48,7 @@ impl Core {
             _ => headed(&named.collect::<Vec<_>>()),
         };
         Description {
-            capabilities: union(&described),
+            capabilities: union(&described, caller.version.era()),
             instructions,
         }
     }
@@ -120,8 +120,8 @@ fn cut(text: &str, most: usize) -> &str {
 
 /// The capabilities that at least one server has. Extensions and experimental capabilities are
 /// included only if there is a sole server. A server whose capabilities are not known counts as
-/// having lists of tools, prompts and resources.
-fn union(servers: &[Option<Arc<Described>>]) -> Box<RawValue> {
+/// having lists of tools, prompts and resources. In the modern era, the gateway has tasks of its own.
+fn union(servers: &[Option<Arc<Described>>], era: Era) -> Box<RawValue> {
     let known = servers.iter().flatten();
     let known = known.map(|server| Members::read(&server.capabilities).unwrap_or_default());
     let known: Vec<_> = known.collect();
@@ -152,8 +152,10 @@ fn union(servers: &[Option<Arc<Described>>]) -> Box<RawValue> {
             object.member(key, value);
         }
     }
-    if let Some(Ok(Some(extensions))) = sole.map(|sole| sole.members("extensions")) {
-        let extensions = edit(&extensions, &[(TASKS_EXTENSION, None)]);
+    let extensions = sole.and_then(|sole| sole.members("extensions").ok().flatten());
+    let tasks = (era == Era::Modern).then_some("{}");
+    let extensions = edit(&extensions.unwrap_or_default(), &[(TASKS_EXTENSION, tasks)]);
+    if extensions != "{}" {
         object.member("extensions", &extensions);
     }
     // The object consists of JSON texts, so it always parses.

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use super::attached::{Attached, ClientPreferences, UriRoom};
 use super::client_progress::ProgressReceivers;
 use super::known_sessions::KnownSessions;
+use super::task::Tasks;
 use super::view::View;
 use super::{Caller, List};
 
@@ -42,7 +43,9 @@ pub(super) struct Lease {
     learned: Mutex<Learned>,
     calls: Arc<Semaphore>,
     /// Has [`MAX_WAITS_FOR_PEOPLE`] permits.
-    pub waits: Semaphore,
+    pub waits: Arc<Semaphore>,
+    /// The tasks of calls that wait for people, or have waited.
+    pub tasks: Arc<Tasks>,
     /// Room for subscribed URIs.
     pub uri_room: UriRoom,
     /// Wakes the task that compares the lists with those that clients saw most recently.
@@ -104,7 +107,8 @@ impl Lease {
                 slow: Mutex::default(),
                 learned: Mutex::default(),
                 calls: Arc::new(Semaphore::new(MAX_CALLS_PER_LEASE)),
-                waits: Semaphore::new(MAX_WAITS_FOR_PEOPLE),
+                waits: Arc::new(Semaphore::new(MAX_WAITS_FOR_PEOPLE)),
+                tasks: Arc::default(),
                 uri_room: UriRoom::default(),
                 changed: Changed::default(),
             })

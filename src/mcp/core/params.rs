@@ -20,7 +20,7 @@ pub(super) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId
 /// The member that holds a progress token.
 pub(super) const PROGRESS_TOKEN: &str = "progressToken";
 /// The member that asks for a task (2025-11-25). The gateway removes this member and the capability
-/// `tasks`, so clients and servers use no tasks.
+/// `tasks`, so servers make no tasks.
 pub(super) const TASK: &str = "task";
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";

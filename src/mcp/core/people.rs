@@ -51,7 +51,10 @@ impl Core {
         tokio::select! {
             biased;
             () = request.events.call.left.cancelled() => return Err(asked.denial.clone()),
-            decided = deciding => decided?,
+            decided = deciding => match decided {
+                Some(verdict) => verdict?,
+                None => return Err(asked.denial.clone()),
+            },
         }
         report(request, token.as_deref(), "approved");
         Ok(())

@@ -6,10 +6,12 @@ use std::time::Duration;
 use addons::contract::{Code, Definition, Denial, RpcError};
 use addons::mcp::{ServerKind, ServerSettings};
 use futures_util::FutureExt;
+use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout};
 
 use super::exchange::{Attempt, Failure};
 use super::execution;
+use super::judged_call::Refused;
 use super::lease::Lease;
 use super::lists::{PROMPTS, TOOLS};
 use super::params::{Change, TASK, quote};
@@ -37,9 +39,11 @@ pub struct FoundTool {
     pub definition: Arc<Definition>,
 }
 
+/// The names of a server and, at that server, of its tool.
+pub(super) type ToolNames = (Arc<str>, Arc<str>);
+
 impl FoundTool {
-    /// The names of the server and, at the server, of the tool.
-    fn names(&self) -> (Arc<str>, Arc<str>) {
+    fn names(&self) -> ToolNames {
         (
             Arc::clone(&self.settings.name),
             Arc::clone(&self.definition.name),
@@ -103,8 +107,8 @@ impl Core {
         found.ok_or_else(|| self.refuse_unknown(request, "tool", &exposed, begun))
     }
 
-    /// Calls a tool. If a person must decide, waits for the decision; after an approval, finds the
-    /// tool and judges the call again, since all may have changed meanwhile.
+    /// Calls a tool. If a person must decide, waits for the decision; or returns a task, if the
+    /// client takes one.
     pub(super) async fn call_tool(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
         let mut attempt = Attempt::default();
         let found = self.called_tool(request).await?;
@@ -113,34 +117,41 @@ impl Core {
         let Some(asked) = attempt.asked.take() else {
             return outcome;
         };
-        let approved = Box::pin(self.wait_for_person(request, asked)).await;
-        attempt.approved = Some(approved.map_err(|denial| rpc_error(&denial))?);
-        let calling = self.call_approved(request, called, &mut attempt);
-        let outcome = calling.await;
-        match attempt.approved {
-            Some(unsent) => outcome.and(Err(rpc_error(&unsent.end()))),
-            None => outcome,
+        if request.caller.takes_tasks {
+            return self.begin_task(request, called, asked);
         }
+        let approved = Box::pin(self.wait_for_person(request, asked)).await;
+        let approved = approved.map_err(|denial| rpc_error(&denial))?;
+        self.call_approved(request, &called, approved).await
     }
 
-    /// `called` are the names of the server and tool about which the person was asked.
-    async fn call_approved(
+    /// Makes a call that a person approved. Finds the tool and judges the call again, since all may
+    /// have changed meanwhile. `called` is the tool about which the person was asked.
+    pub(super) async fn call_approved(
         self: &Arc<Self>,
         request: &ClientRequest,
-        called: (Arc<str>, Arc<str>),
-        attempt: &mut Attempt,
+        called: &ToolNames,
+        approved: Box<Refused>,
     ) -> Outcome {
-        let found = self.find_called(request, None).await?;
-        match (found.names() == called, attempt.approved.take()) {
-            (true, approved) => {
-                attempt.approved = approved;
-                self.call_found(request, found, attempt).await
+        let mut attempt = Attempt {
+            approved: Some(approved),
+            ..Attempt::default()
+        };
+        let found = self.find_called(request, None).await;
+        let outcome = match found {
+            Ok(found) if found.names() == *called => {
+                self.call_found(request, found, &mut attempt).await
             }
-            // The exposed name is another tool's now.
-            (false, approved) => {
-                let denial = approved.map_or_else(Denial::internal, |approved| approved.end());
-                Err(rpc_error(&denial))
+            // The exposed name is another tool's now: the call is not sent.
+            Ok(_) => Ok(RawValue::NULL.to_owned()),
+            Err(error) => Err(error),
+        };
+        match attempt.approved {
+            Some(unsent) => {
+                let denial = unsent.end();
+                outcome.and(Err(rpc_error(&denial)))
             }
+            None => outcome,
         }
     }
 

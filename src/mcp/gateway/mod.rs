@@ -14,7 +14,6 @@ mod media;
 mod memory;
 mod modern;
 mod progress;
-mod random;
 mod refusal;
 mod sse;
 mod visit;

@@ -41,6 +41,7 @@ pub struct ClientDescription {
     pub info: Option<Arc<RawValue>>,
     pub session: Option<Arc<str>>,
     pub log_level: Option<LogLevel>,
+    pub takes_tasks: bool,
 }
 
 impl<'a> Visit<'a> {
@@ -82,6 +83,7 @@ impl<'a> Visit<'a> {
             info: described.info,
             session: described.session,
             log_level: described.log_level,
+            takes_tasks: described.takes_tasks,
         })
     }
 

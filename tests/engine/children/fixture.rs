@@ -182,6 +182,7 @@ impl Fixture {
             info: None,
             session: None,
             log_level: None,
+            takes_tasks: false,
         }
     }
 

@@ -199,16 +199,26 @@ impl Fixture {
     }
 
     pub fn with(servers: &[(&str, &Arc<Server>)], settings: Vec<Arc<ServerSettings>>) -> Self {
+        Self::with_addon(servers, settings, |_| None)
+    }
+
+    /// As [`Self::with`]. After the [`Judge`], the addon that `addon` makes judges the messages.
+    pub fn with_addon(
+        servers: &[(&str, &Arc<Server>)],
+        settings: Vec<Arc<ServerSettings>>,
+        addon: impl FnOnce(&McpSettings) -> Option<Link>,
+    ) -> Self {
         let named = settings.into_iter().map(|one| (Arc::clone(&one.name), one));
         let settings = McpSettings {
             servers: named.collect(),
             ..McpSettings::default()
         };
         let judge = Arc::new(Judge::default());
-        let links = vec![
+        let mut links = vec![
             Link::Identity(Arc::new(Known)),
             Link::from(Arc::clone(&judge)),
         ];
+        links.extend(addon(&settings));
         let chain = Arc::new(Chain::new(links, Duration::from_secs(5)).unwrap());
         let all = servers
             .iter()
@@ -273,6 +283,7 @@ impl Fixture {
             info: None,
             session: Some(session.into()),
             log_level: None,
+            takes_tasks: false,
         })
     }
 

@@ -10,4 +10,5 @@ mod readiness;
 mod refusals;
 mod routing;
 mod sessions;
+mod tasks;
 mod uris;

@@ -28,16 +28,16 @@ reason := "it costs money"
 const MAX_WAITS: usize = 256;
 
 /// A gateway whose policy asks about the tool `pay` of a server that counts its calls.
-struct Asking {
-    server: McpServer,
-    gateway: Gateway,
+pub struct Asking {
+    pub server: McpServer,
+    pub gateway: Gateway,
     bundle: TempDir,
 }
 
 impl Asking {
     /// `settings` is the section `approvals` of proxy.yaml. A call of a [`Client`] of the legacy
     /// era with a progress token waits for 15 minutes.
-    fn start(mut settings: Value) -> Self {
+    pub fn start(mut settings: Value) -> Self {
         let server = McpServer::start(vec![tool("pay"), tool("secret")]);
         let bundle = tempfile::tempdir().unwrap();
         std::fs::write(bundle.path().join("authz.rego"), ASK).unwrap();
@@ -57,8 +57,11 @@ impl Asking {
         }
     }
 
+    /// A client without tasks, whose calls wait.
     fn client(&self, era: Era) -> Client<'_> {
-        Client::open(&self.gateway, era).wait_for(&["kb_pay"])
+        let mut client = Client::open(&self.gateway, era);
+        client.takes_tasks = false;
+        client.wait_for(&["kb_pay"])
     }
 
     /// The open questions, the newest first.
@@ -70,7 +73,7 @@ impl Asking {
 
     /// Waits until a number of calls wait for one open question, and returns its id.
     #[track_caller]
-    fn waiting(&self, calls: usize) -> String {
+    pub fn waiting(&self, calls: usize) -> String {
         eventually(&format!("{calls} calls wait"), SOON, || {
             let questions = self.questions();
             questions.len() == 1 && questions[0]["waiting"] == calls
@@ -79,13 +82,13 @@ impl Asking {
     }
 
     #[track_caller]
-    fn decide(&self, id: &str, act: &str, body: Value) {
+    pub fn decide(&self, id: &str, act: &str, body: Value) {
         let path = format!("/internal/approvals/{id}/{act}");
         let reply = self.gateway.proxy.admin("POST", &path, Some(body));
         assert_eq!(reply.status, 200, "{}", reply.text());
     }
 
-    fn calls(&self) -> usize {
+    pub fn calls(&self) -> usize {
         self.server.calls().len()
     }
 }

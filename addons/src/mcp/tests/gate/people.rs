@@ -80,6 +80,10 @@ impl ApprovalLedger for Ledger {
         Arc::default()
     }
 
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(3600)
+    }
+
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>> {
         self.asked.lock().push(question);
         let answer = self.answer.lock().clone();
@@ -359,7 +363,7 @@ async fn approved(gate: &Gate, ledger: &Ledger) -> OwnedFlow {
     let question = flow.take_slot::<OpenQuestion>().unwrap();
     assert_eq!(question.approval(), approval());
     let decided = question.decision(&mut flow, Duration::from_secs(1)).await;
-    decided.unwrap();
+    decided.unwrap().unwrap();
     flow
 }
 
@@ -383,7 +387,7 @@ async fn an_approved_call_is_judged_again_and_uses_its_grant() {
 
 #[test]
 fn each_outcome_of_the_wait_has_its_words_for_the_model() {
-    let denied = |words: Option<&str>| Some(ApprovalOutcome::Denied(words.map(Into::into)));
+    let denied = |words: Option<&str>| ApprovalOutcome::Denied(words.map(Into::into));
     let id = Some(ID);
     each_row(
         [
@@ -394,35 +398,31 @@ fn each_outcome_of_the_wait_has_its_words_for_the_model() {
                 "denied by a person: not now",
             ),
             (denied(None), "denied", id, "denied by a person"),
+            (ApprovalOutcome::Used, "used", id, "an equal call got it"),
             (
-                Some(ApprovalOutcome::Used),
-                "used",
-                id,
-                "an equal call got it",
-            ),
-            (
-                Some(ApprovalOutcome::Expired),
+                ApprovalOutcome::Expired,
                 "expired",
                 id,
                 "nobody decided in time",
             ),
             (
-                Some(ApprovalOutcome::Ended),
+                ApprovalOutcome::Ended,
                 "expired",
                 id,
                 "nobody decided in time",
             ),
-            (None, "pending", id, "waits for a person"),
         ],
         |(outcome, word, approval, part)| {
             let ledger = Ledger::open();
             let gate = asking(settings(), &ledger);
             let mut flow = gate.flow();
             run(gate.request(&mut flow, &mut fetch(&json!({})))).unwrap_err();
-            *ledger.outcome.lock() = Ok(outcome);
             let question = flow.take_slot::<OpenQuestion>().unwrap();
-            let decided = run(question.decision(&mut flow, Duration::from_secs(1)));
-            let denial = decided.unwrap_err();
+            let second = Duration::from_secs(1);
+            assert!(run(question.decision(&mut flow, second)).is_none());
+            *ledger.outcome.lock() = Ok(Some(outcome));
+            let decided = run(question.decision(&mut flow, second));
+            let denial = decided.unwrap().unwrap_err();
             assert_said(&denial, word, approval, &[part]);
             assert!(flow.approval_record().waited.is_some());
             let is_denied = word == "denied";

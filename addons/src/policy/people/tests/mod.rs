@@ -82,6 +82,10 @@ impl ApprovalLedger for Answers {
         Arc::new(self.learned.lock().iter().cloned().collect())
     }
 
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(3600)
+    }
+
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>> {
         self.asked.lock().push(question);
         let answer = self.answer.lock().clone();
