@@ -1,5 +1,8 @@
 //! Calls that wait for a person: each approval runs one call, and none runs without its client.
 
+mod memory;
+mod races;
+
 use std::net::TcpStream;
 
 use rustix::process::Signal;
