@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-
 use super::level::Level;
 
 /// The execution of a call that a person approved. It is in the flow of the call itself, and of a

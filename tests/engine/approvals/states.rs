@@ -34,7 +34,7 @@ fn a_look_up_tells_what_answers_a_question_and_changes_nothing() {
             matches!(known, Some(Asked::Open(_)))
         }),
         (State::Approved, |known| {
-            matches!(known, Some(Asked::Granted(_)))
+            matches!(known, Some(Asked::Granted { .. }))
         }),
         (State::Denied, |known| {
             matches!(known, Some(Asked::Denied { .. }))

@@ -110,6 +110,13 @@ impl ApprovalLedger for People {
         Box::pin(async { Ok(ApprovalAnswer::Open(ApprovalId::parse(APPROVAL).unwrap())) })
     }
 
+    fn look_up(
+        &self,
+        _: Question,
+    ) -> BoxFuture<'_, Result<Option<ApprovalAnswer>, Unavailable>> {
+        Box::pin(async { Ok(None) })
+    }
+
     fn wait(
         &self,
         _: ApprovalId,
@@ -154,6 +161,7 @@ impl Asking {
             records: Arc::new(Ports),
             ledger: Arc::clone(&people) as _,
             tasks: Arc::new(Ports),
+            accepted: Arc::new(NoDefinitions),
         };
         let fixture = Fixture::with_addon(
             &[("only", &server)],

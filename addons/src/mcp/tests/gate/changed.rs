@@ -53,7 +53,7 @@ async fn the_question_shows_the_accepted_and_the_new_definition() {
     let listed = ListedTool::read(raw(NEW)).unwrap();
     let digest = listed.digest().map(|byte| format!("{byte:02x}")).concat();
     assert_eq!(*topic.revision, *digest);
-    assert_eq!(flow.mcp_record().approval.as_deref(), Some(ID));
+    assert_eq!(flow.approval_record().id.as_deref(), Some(ID));
 }
 
 #[tokio::test]

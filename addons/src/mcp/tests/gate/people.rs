@@ -644,10 +644,7 @@ async fn a_dry_run_tells_what_answers_the_question_now_and_uses_nothing() {
             "denied by a person: use the test account".to_owned(),
         ),
         (ApprovalAnswer::Used, "an equal call got it".to_owned()),
-        (
-            granted(),
-            format!("allowed by grant {GRANT} of a person"),
-        ),
+        (granted(), format!("allowed by grant {GRANT} of a person")),
     ] {
         let ledger = Ledger::open();
         *ledger.known.lock() = Some(known.clone());

@@ -60,9 +60,21 @@ async fn a_flow_passes_as_soon_as_a_grant_answers_it_and_can_be_used() {
     let approval = ApprovalId::parse(ID).unwrap();
     let open = || Ok(ApprovalAnswer::Open(approval));
     for (answer, hold, outcome, usable, denied) in [
-        (Ok(ApprovalAnswer::Granted { grant, approval: None }), "0s", None, true, None),
         (
-            Ok(ApprovalAnswer::Granted { grant, approval: None }),
+            Ok(ApprovalAnswer::Granted {
+                grant,
+                approval: None,
+            }),
+            "0s",
+            None,
+            true,
+            None,
+        ),
+        (
+            Ok(ApprovalAnswer::Granted {
+                grant,
+                approval: None,
+            }),
             "0s",
             None,
             false,

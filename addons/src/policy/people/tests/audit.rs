@@ -32,7 +32,15 @@ fn rows() -> Vec<Row> {
             Some(ApprovalOutcome::Granted(grant)),
             Some(ID),
         ),
-        (Ok(ApprovalAnswer::Granted { grant, approval: None }), "2s", None, Some(GRANT)),
+        (
+            Ok(ApprovalAnswer::Granted {
+                grant,
+                approval: None,
+            }),
+            "2s",
+            None,
+            Some(GRANT),
+        ),
         (Ok(denied), "2s", None, Some(ID)),
         (
             Ok(ApprovalAnswer::Full(QuestionLimit::Rate)),
