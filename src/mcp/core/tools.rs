@@ -113,7 +113,8 @@ impl Core {
         let mut attempt = Attempt::default();
         let found = self.called_tool(request).await?;
         let called = found.names();
-        let outcome = self.call_found(request, found, &mut attempt).await;
+        // Boxed, so that a call that waits for a person does not keep room for it.
+        let outcome = Box::pin(self.call_found(request, found, &mut attempt)).await;
         let Some(asked) = attempt.asked.take() else {
             return outcome;
         };
@@ -122,7 +123,7 @@ impl Core {
         }
         let approved = Box::pin(self.wait_for_person(request, asked)).await;
         let approved = approved.map_err(|denial| rpc_error(&denial))?;
-        self.call_approved(request, &called, approved).await
+        Box::pin(self.call_approved(request, &called, approved)).await
     }
 
     /// Makes a call that a person approved. Finds the tool and judges the call again, since all may

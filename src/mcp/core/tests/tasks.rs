@@ -8,7 +8,7 @@ use std::time::Duration;
 use addons::contract::{
     ApprovalAnswer, ApprovalId, ApprovalLedger, ApprovalOutcome, BoxFuture, Container, Decision,
     Decisions, Effect, Evaluation, Evaluator, EvaluatorError, GrantId, LeaseId, LeaseRecords, Link,
-    LiveGrant, Question, RpcError, Standing, Tasks, Unavailable,
+    LiveGrant, NoDefinitions, Question, RpcError, Standing, Tasks, Unavailable,
 };
 use addons::mcp::{Mcp, McpPorts};
 use serde_json::{Value, json};
@@ -110,10 +110,7 @@ impl ApprovalLedger for People {
         Box::pin(async { Ok(ApprovalAnswer::Open(ApprovalId::parse(APPROVAL).unwrap())) })
     }
 
-    fn look_up(
-        &self,
-        _: Question,
-    ) -> BoxFuture<'_, Result<Option<ApprovalAnswer>, Unavailable>> {
+    fn look_up(&self, _: Question) -> BoxFuture<'_, Result<Option<ApprovalAnswer>, Unavailable>> {
         Box::pin(async { Ok(None) })
     }
 
