@@ -46,6 +46,8 @@ impl Asking {
             "overrides": { "kb:secret": { "classification": "Confidential" } },
             "policies": {
                 "bundles": [{ "id": "main", "path": bundle.path(), "entrypoint": "mcp/authz" }],
+                // A busy machine evaluates many calls late.
+                "evaluator": { "timeout": "30s" },
             },
         });
         settings["wait_by_client"] = json!({ "test": "15m" });
