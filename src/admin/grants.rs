@@ -216,7 +216,7 @@ fn grantable(host: &str, container: &Container) -> Result<Host, ApiError> {
         (status = 410, body = ErrorBody, description = "The grant has ended already"),
         (status = 422, body = ErrorBody, description = "learned.yaml is damaged"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
-        (status = 503, body = ErrorBody, description = "The ledger cannot be read or written"),
+        (status = 503, body = ErrorBody, description = "The ledger or learned.yaml cannot be read or written"),
     )
 )]
 pub(super) async fn revoke(
@@ -229,10 +229,13 @@ pub(super) async fn revoke(
         .and_then(|Path(id)| Some((GrantId::parse(&id)?, ApprovalId::parse(&id)?)));
     let (id, question) = id.ok_or(Refused::Unknown)?;
     take_write(&api)?;
-    if let Some(learned) = api.state.learner.revoke(question).await? {
-        let entry = GrantEntry::from(&learned);
-        recorded_for_all(&api, peer, &entry);
-        return Ok(Json(entry));
+    let api_of_act = Arc::clone(&api);
+    // Even if the client goes away during the reload.
+    let done = move |learned: &LearnedHost| {
+        recorded_for_all(&api_of_act, peer, &GrantEntry::from(learned));
+    };
+    if let Some(learned) = api.state.learner.revoke(question, done).await? {
+        return Ok(Json(GrantEntry::from(&learned)));
     }
     let grant = api.state.approvals.revoke(id).await?;
     recorded(&api, peer, "operator/revoke", &grant);

@@ -97,15 +97,17 @@ impl Learner {
     }
 
     /// Approves the question about a host for every container. If that fails, the question is still
-    /// open, unless somebody else has decided, and the file is as before. Done as a whole even if
-    /// the future is dropped.
+    /// open, unless somebody else has decided, and the file is as before. Otherwise, `done` gets the
+    /// record. Done as a whole even if the future is dropped.
     pub async fn approve(
         self: &Arc<Self>,
         id: ApprovalId,
         decision: Decision,
+        done: impl FnOnce(&Record) + Send + 'static,
     ) -> Result<Record, NotLearned> {
         let learner = Arc::clone(self);
-        let approved = tokio::spawn(async move { learner.approve_now(id, decision).await });
+        let approved =
+            tokio::spawn(async move { learner.approve_now(id, decision).await.inspect(done) });
         approved.await.unwrap_or(Err(NotLearned::Broken))
     }
 
@@ -123,28 +125,44 @@ impl Learner {
             return Err(NotLearned::Off);
         }
         let learned = learned_of(&record, &decision).ok_or(Refused::Scope(record.topic.kind))?;
-        let in_force = self.grants.learned();
         let mut replaced = None;
         let before = block_in_place(|| {
             let before = self.change(|hosts| {
-                let is_same =
-                    |one: &LearnedHost| (&one.host, one.port) == (&learned.host, learned.port);
-                replaced = hosts
-                    .iter()
-                    .find(|one| is_same(one))
-                    .map(|one| one.question);
-                hosts.retain(|one| !is_same(one));
-                hosts.push(learned);
+                let mut max_level = learned.max_level;
+                hosts.retain(|one| {
+                    let is_other = (&one.host, one.port) != (&learned.host, learned.port);
+                    if !is_other {
+                        // An approval takes nothing back.
+                        max_level = max_level.max(one.max_level);
+                        replaced = Some(one.question);
+                    }
+                    is_other
+                });
+                hosts.push(LearnedHost {
+                    max_level,
+                    ..learned
+                });
             })?;
-            match (self.reload)() {
-                Ok(()) => Ok(before),
-                Err(errors) => {
-                    restore(before);
-                    Err(NotLearned::Reload(errors))
-                }
+            // An attempt that failed has refused it.
+            self.grants.accept(id);
+            let failed = match (self.reload)() {
+                Err(errors) => NotLearned::Reload(errors),
+                // `approvals.learned` was switched off in proxy.yaml in the meantime.
+                Ok(()) if !self.is_in_force(id) => NotLearned::Off,
+                Ok(()) => return Ok(before),
+            };
+            restore(before);
+            Err(failed)
+        });
+        // Another reload may have read the file in between.
+        let before = before.inspect_err(|_| self.grants.refuse(id))?;
+        let approved = match self.ledger.approve(id, Some(Scope::Always), decision).await {
+            Err(Refused::Store(error)) => {
+                let record = self.approved_nevertheless(id).await;
+                record.ok_or(Refused::Store(error))
             }
-        })?;
-        let approved = self.ledger.approve(id, Some(Scope::Always), decision).await;
+            approved => approved,
+        };
         match &approved {
             Ok(_) => {
                 self.end_records(|approval| Some(approval) == replaced)
@@ -153,24 +171,41 @@ impl Learner {
             // For example, the lease has ended in the meantime.
             Err(_) => block_in_place(|| {
                 restore(before);
-                if (self.reload)().is_err() {
-                    self.grants.learn(in_force);
-                }
+                // If this fails, an entry that was replaced is in force again after the next reload.
+                let _ = (self.reload)();
+                self.grants.refuse(id);
             }),
         }
         Ok(approved?)
     }
 
+    fn is_in_force(&self, id: ApprovalId) -> bool {
+        self.grants.learned().iter().any(|one| one.question == id)
+    }
+
+    /// The question, if its approval is recorded: a store that took too long may have done it.
+    async fn approved_nevertheless(&self, id: ApprovalId) -> Option<Record> {
+        self.recorded().await.ok()?.get(&id)?;
+        self.ledger.get(id).await.ok()?
+    }
+
     /// Takes back what was approved for every container: removes the entry of this question.
-    /// Returns the entry; `None` if there is none. It is over even if the reload fails, so that a
-    /// mistake in another file does not keep a host open. Done as a whole even if the future is
-    /// dropped.
+    /// Returns the entry, which `done` gets, too; `None` if there is none. It is over even if the
+    /// reload fails, so that a mistake in another file does not keep a host open. Done as a whole
+    /// even if the future is dropped.
     pub async fn revoke(
         self: &Arc<Self>,
         id: ApprovalId,
+        done: impl FnOnce(&LearnedHost) + Send + 'static,
     ) -> Result<Option<LearnedHost>, NotLearned> {
         let learner = Arc::clone(self);
-        let revoked = tokio::spawn(async move { learner.revoke_now(id).await });
+        let revoked = tokio::spawn(async move {
+            let revoked = learner.revoke_now(id).await;
+            if let Ok(Some(found)) = &revoked {
+                done(found);
+            }
+            revoked
+        });
         revoked.await.unwrap_or(Err(NotLearned::Broken))
     }
 
@@ -180,13 +215,11 @@ impl Learner {
         let Some(found) = in_force.iter().find(|one| one.question == id).cloned() else {
             return Ok(None);
         };
-        let end = || self.keep(&self.grants.learned(), |one| one.question != id);
         block_in_place(|| {
             self.change(|hosts| hosts.retain(|one| one.question != id))?;
-            end();
-            // Waits for a reload that has read the file before, and would bring the entry back.
+            // Before the entry ends, so that a tunnel to a host that allowlist.yaml has now lives on.
             let _ = (self.reload)();
-            end();
+            self.grants.refuse(id);
             Ok::<_, NotLearned>(())
         })?;
         self.end_records(|approval| approval == id).await;
@@ -202,7 +235,7 @@ impl Learner {
         let _changing = self.changing.lock().await;
         let Ok(recorded) = self.recorded().await else {
             // Logged by the ledger. The entries are decisions of their own.
-            self.keep(learned, |_| true);
+            self.grants.learn(Arc::new(learned.clone()));
             return;
         };
         let mut lost = Vec::new();
@@ -213,6 +246,7 @@ impl Learner {
             if !self.complete(one).await {
                 tracing::warn!(approval = %one.question, host = %one.host, port = one.port, "removed from learned.yaml: its question was not approved");
                 lost.push(one.question);
+                self.grants.refuse(one.question);
             }
         }
         let is_kept = |one: &LearnedHost| !lost.contains(&one.question);
@@ -221,14 +255,13 @@ impl Learner {
         {
             tracing::error!(%error, "hosts that were not approved stay in learned.yaml, not in force");
         }
-        self.keep(learned, is_kept);
-        let kept = self.grants.learned();
-        self.end_records(|id| !kept.iter().any(|one| one.question == id))
-            .await;
+        self.grants.learn(Arc::new(learned.clone()));
+        self.end_records(|id| !self.is_in_force(id)).await;
     }
 
     /// Records an approval that was written before a crash. `false`: its question was closed
-    /// otherwise. An entry whose question is unknown stays: the ledger may have been lost.
+    /// otherwise. An entry whose question is unknown stays: the ledger may have been lost. So does
+    /// one whose approval cannot be recorded now.
     async fn complete(&self, one: &LearnedHost) -> bool {
         match self.ledger.get(one.question).await {
             Ok(Some(record)) if record.state == State::Pending && is_about(&record, one) => {
@@ -237,8 +270,13 @@ impl Learner {
                     comment: None,
                 };
                 let always = Some(Scope::Always);
-                let approved = self.ledger.approve(one.question, always, decision).await;
-                approved.is_ok()
+                match self.ledger.approve(one.question, always, decision).await {
+                    Ok(_) => {
+                        tracing::info!(approval = %one.question, host = %one.host, port = one.port, "completed an approval for every container that a crash interrupted");
+                        true
+                    }
+                    Err(error) => !matches!(error, Refused::Decided(_) | Refused::Over(_)),
+                }
             }
             Ok(Some(_)) => false,
             Ok(None) | Err(_) => true,
@@ -260,12 +298,6 @@ impl Learner {
                 Err(error.into())
             }
         }
-    }
-
-    /// Puts those of the hosts into force that are kept.
-    fn keep(&self, learned: &Learned, is_kept: impl Fn(&LearnedHost) -> bool) {
-        let kept = learned.iter().filter(|one| is_kept(one)).cloned();
-        self.grants.learn(Arc::new(kept.collect()));
     }
 
     /// The records of approvals of hosts for every container, by their questions.

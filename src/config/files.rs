@@ -11,8 +11,8 @@ use zeroize::Zeroizing;
 /// one.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Reads and parses a file of the directory, and expands `${NAME}` with `env`, if that is given. A missing file is an
-/// absent document. Errors go to `report`.
+/// Reads and parses a file of the directory, and expands `${NAME}` with `env`, if that is given. A
+/// missing file is an absent document. Errors go to `report`.
 pub fn open<'a>(dir: &Path, name: &str, env: Option<Env<'_>>, report: &'a Report) -> Document<'a> {
     match read(&dir.join(name)) {
         Ok(None) => Document::absent(name, report),

@@ -186,7 +186,7 @@ pub(super) async fn show(
         (status = 410, body = ErrorBody, description = "The question expired, or its lease ended"),
         (status = 422, body = ErrorBody, description = "The kind of question does not have the scope, or what it approves cannot be put in force"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
-        (status = 503, body = ErrorBody, description = "The ledger cannot be read or written"),
+        (status = 503, body = ErrorBody, description = "The ledger or learned.yaml cannot be read or written"),
     )
 )]
 pub(super) async fn approve(
@@ -212,14 +212,18 @@ pub(super) async fn approve(
         return Ok(Json(Approval::of(&record, &api.state.learner)));
     }
     let is_host = question.topic.kind == QuestionKind::Host;
+    let api_of_act = Arc::clone(&api);
+    let done = move |record: &Record| {
+        recorded(&api_of_act, peer, "operator/approve", record, Some(scope));
+    };
     let record = match scope {
-        Scope::Always if is_host => api.state.learner.approve(id, decision).await?,
+        // Records the act itself, even if the client goes away during the reload.
+        Scope::Always if is_host => api.state.learner.approve(id, decision, done).await?,
         _ => {
-            let ledger = &api.state.approvals;
-            ledger.approve(id, Some(scope), decision).await?
+            let approved = api.state.approvals.approve(id, Some(scope), decision).await;
+            approved.inspect(done)?
         }
     };
-    recorded(&api, peer, "operator/approve", &record, Some(scope));
     Ok(Json(Approval::of(&record, &api.state.learner)))
 }
 

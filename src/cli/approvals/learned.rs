@@ -37,8 +37,8 @@ impl LearnedOptions {
     }
 }
 
-/// Entries of an allowlist, one for each host. It has one security level for all ports: the lowest.
-/// An entry that a server could not have written is left out.
+/// Entries of an allowlist, one for each host, as far to the right as those of the shipped file. An
+/// entry has one security level for all ports: the lowest. An entry that a server could not have written is left out.
 fn patch(grants: &[GrantEntry]) -> String {
     let mut hosts: BTreeMap<String, (Vec<u16>, Level, Vec<String>)> = BTreeMap::new();
     for grant in grants {
@@ -66,13 +66,13 @@ fn patch(grants: &[GrantEntry]) -> String {
         ports.dedup();
         for note in notes {
             // Writing to a String cannot fail.
-            let _ = write!(text, "\n# {note}");
+            let _ = write!(text, "\n  # {note}");
         }
         let host = Value::from(host);
         let level = level.as_str();
         let _ = write!(
             text,
-            "\n- {{ domain: {host}, ports: {ports:?}, max_level: {level} }}"
+            "\n  - {{ domain: {host}, ports: {ports:?}, max_level: {level} }}"
         );
     }
     text
@@ -81,6 +81,7 @@ fn patch(grants: &[GrantEntry]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Profile, load_with};
 
     fn learned(subject: &str, level: &str, by: &str) -> GrantEntry {
         GrantEntry {
@@ -108,11 +109,11 @@ mod tests {
         let id = "0a".repeat(16);
         let expected = format!(
             "# allowlist.yaml: add these lines under domains\n\
-             # uid 1000 (ann), 2030-01-01T12:00:00Z, approval {id}\n\
-             - {{ domain: \"a.example.com\", ports: [443], max_level: Secret }}\n\
-             # uid 1000 (ann), 2030-01-01T12:00:00Z, approval {id}\n\
-             # uid 0 (root), 2030-01-01T12:00:00Z, approval {id}\n\
-             - {{ domain: \"b.example.com\", ports: [443, 8443], max_level: Public }}"
+             \x20 # uid 1000 (ann), 2030-01-01T12:00:00Z, approval {id}\n\
+             \x20 - {{ domain: \"a.example.com\", ports: [443], max_level: Secret }}\n\
+             \x20 # uid 1000 (ann), 2030-01-01T12:00:00Z, approval {id}\n\
+             \x20 # uid 0 (root), 2030-01-01T12:00:00Z, approval {id}\n\
+             \x20 - {{ domain: \"b.example.com\", ports: [443, 8443], max_level: Public }}"
         );
         assert_eq!(patch(&entries), expected);
         assert_eq!(patch(&[]), "# nothing is approved for every container");
@@ -126,10 +127,27 @@ mod tests {
             learned("c.example.com:443", "public", "x"),
         ];
         let text = patch(&entries);
-        let entries: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let is_entry = |line: &&str| !line.trim_start().starts_with('#');
+        let entries: Vec<&str> = text.lines().filter(is_entry).collect();
         assert_eq!(
             entries,
-            ["- { domain: \"a.example.com\", ports: [443], max_level: Public }"]
+            ["  - { domain: \"a.example.com\", ports: [443], max_level: Public }"]
         );
+    }
+
+    #[test]
+    fn the_patch_fits_the_end_of_the_shipped_allowlist() {
+        let patch = patch(&[
+            learned("a.example.com:443", "Public", "x"),
+            learned("b.example.com:8443", "Secret", "uid 1000 (ann): \"#"),
+        ]);
+        let shipped = include_str!("../../../config/allowlist.yaml");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("allowlist.yaml");
+        std::fs::write(path, format!("{shipped}{patch}\n")).unwrap();
+        let config = load_with(directory.path(), Profile::Serve, &|_| None).unwrap();
+        let host = Host::parse("b.example.com").unwrap();
+        let entry = config.addons.allowlist.find(&host).unwrap();
+        assert_eq!((&*entry.ports, entry.max_level), (&[8443][..], Level::Secret));
     }
 }

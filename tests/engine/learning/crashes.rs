@@ -35,7 +35,7 @@ async fn until(killed: Killed, fixture: &Fixture, id: ApprovalId) {
     // What an approval writes.
     let scratch = Fixture::new().await;
     let other = scratch.asked(443).await;
-    scratch.learner.approve(other, by("ann")).await.unwrap();
+    scratch.approve(other, by("ann")).await.unwrap();
     let text = scratch.text().unwrap();
     let text = text.replace(&other.to_string(), &id.to_string());
     match killed {
@@ -46,7 +46,7 @@ async fn until(killed: Killed, fixture: &Fixture, id: ApprovalId) {
         }
         Killed::BeforeRecording => written(&text),
         Killed::AfterRecording => {
-            fixture.learner.approve(id, by("ann")).await.unwrap();
+            fixture.approve(id, by("ann")).await.unwrap();
         }
         Killed::BeforeTakingOut(closed) => {
             written(&text);
@@ -60,7 +60,7 @@ async fn until(killed: Killed, fixture: &Fixture, id: ApprovalId) {
             }
         }
         Killed::BeforeEndingTheRecord => {
-            fixture.learner.approve(id, by("ann")).await.unwrap();
+            fixture.approve(id, by("ann")).await.unwrap();
             written("version: 1\ndomains: []\n");
         }
     }

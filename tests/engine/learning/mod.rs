@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use addons::contract::{
     ApprovalAnswer, ApprovalId, ApprovalLedger, AuthMode, Container, ContainerId, Host, Learned,
-    Level, Question, QuestionKind, Source, Topic,
+    LearnedHost, Level, Question, QuestionKind, Source, Topic,
 };
 use tempfile::TempDir;
 use time::OffsetDateTime;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use unified_proxy::approvals::sqlite::{FILE_NAME, SqliteApprovals};
 use unified_proxy::approvals::{
-    Decision, Learner, Ledger, LedgerPort, LiveGrants, NotLearned, Refused, State,
+    Decision, Learner, Ledger, LedgerPort, LiveGrants, NotLearned, Record, Refused, State,
 };
 use unified_proxy::config::{LearnedFile, MAX_LEARNED};
 use unified_proxy::registry::sqlite::SqliteStore;
@@ -88,13 +89,16 @@ impl Fixture {
         let (path, fails) = (directory.path().to_owned(), Arc::clone(&reload_fails));
         let (in_force, during) = (Arc::clone(&grants), Arc::clone(&meanwhile));
         let reload = move || {
-            if fails.load(Ordering::Relaxed) {
-                return Err(vec!["policy.yaml:3:1: bad".to_owned()]);
+            let failed = fails.load(Ordering::Relaxed);
+            if !failed {
+                in_force.learn(read(&path));
             }
-            in_force.learn(read(&path));
             let during = during.lock().take();
             during.into_iter().for_each(|during| during());
-            Ok(())
+            match failed {
+                true => Err(vec!["policy.yaml:3:1: bad".to_owned()]),
+                false => Ok(()),
+            }
         };
         let path = directory.path().to_owned();
         let of_file = move || Some(LearnedFile::of(&path));
@@ -155,6 +159,14 @@ impl Fixture {
         }
     }
 
+    async fn approve(&self, id: ApprovalId, decision: Decision) -> Result<Record, NotLearned> {
+        self.learner.approve(id, decision, |_| ()).await
+    }
+
+    async fn revoke(&self, id: ApprovalId) -> Result<Option<LearnedHost>, NotLearned> {
+        self.learner.revoke(id, |_| ()).await
+    }
+
     async fn state(&self, id: ApprovalId) -> State {
         self.ledger.get(id).await.unwrap().unwrap().state
     }
@@ -178,10 +190,10 @@ impl Fixture {
 async fn an_approval_for_everyone_is_written_in_force_and_recorded() {
     let fixture = Fixture::new().await;
     let (first, second) = (fixture.asked(443).await, fixture.asked(8443).await);
-    let record = fixture.learner.approve(first, by("ann")).await.unwrap();
+    let record = fixture.approve(first, by("ann")).await.unwrap();
     assert_eq!((record.id, record.state), (first, State::Approved));
     assert_eq!(fixture.ports(), [443]);
-    fixture.learner.approve(second, by("bob")).await.unwrap();
+    fixture.approve(second, by("bob")).await.unwrap();
     assert_eq!(fixture.ports(), [443, 8443]);
     let hosts = LearnedFile::of(fixture.directory.path()).read().unwrap();
     let known: Vec<_> = hosts
@@ -204,13 +216,66 @@ async fn an_approval_for_everyone_is_written_in_force_and_recorded() {
     fixture.container.raise_level(Level::Secret);
     assert_eq!(fixture.ports(), [0; 0]);
     let at_secret = fixture.asked_at(443, Level::Secret).await;
-    fixture.learner.approve(at_secret, by("ann")).await.unwrap();
+    fixture.approve(at_secret, by("ann")).await.unwrap();
     assert_eq!(fixture.ports(), [443]);
     assert_eq!(fixture.recorded().await, [at_secret, second]);
 
     let fixture = fixture.restart().await;
     assert_eq!(fixture.recorded().await, [at_secret, second]);
     assert_eq!(fixture.grants.learned().iter().count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_approval_at_a_lower_level_takes_nothing_back() {
+    let fixture = Fixture::new().await;
+    let low = fixture.asked(443).await;
+    let high = fixture.asked_at(443, Level::Secret).await;
+    assert_ne!(low, high);
+    fixture.approve(high, by("ann")).await.unwrap();
+    fixture.approve(low, by("bob")).await.unwrap();
+    assert_eq!(fixture.recorded().await, [low]);
+    fixture.container.raise_level(Level::Secret);
+    assert_eq!(fixture.ports(), [443]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_reload_has_read_of_an_approval_that_fails_is_not_in_force() {
+    let fixture = Fixture::new().await;
+    let id = fixture.asked(443).await;
+    fixture.reload_fails.store(true, Ordering::Relaxed);
+    let read_early = Arc::new(parking_lot::Mutex::new(None));
+    let (grants, path) = (
+        Arc::clone(&fixture.grants),
+        fixture.directory.path().to_owned(),
+    );
+    let list = Arc::clone(&read_early);
+    let other = move || {
+        let learned = read(&path);
+        grants.learn(Arc::clone(&learned));
+        *list.lock() = Some(learned);
+    };
+    *fixture.meanwhile.lock() = Some(Box::new(other));
+    fixture.approve(id, by("ann")).await.unwrap_err();
+    assert_eq!(fixture.ports(), [0; 0]);
+    let read_early = read_early.lock().take().unwrap();
+    assert_eq!(read_early.iter().count(), 1);
+    fixture.grants.learn(read_early);
+    assert_eq!(fixture.ports(), [0; 0]);
+    fixture.reload_fails.store(false, Ordering::Relaxed);
+    fixture.approve(id, by("ann")).await.unwrap();
+    assert_eq!(fixture.ports(), [443]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_learning_is_switched_off_in_the_meantime_nothing_is_approved() {
+    let fixture = Fixture::new().await;
+    let id = fixture.asked(443).await;
+    let grants = Arc::clone(&fixture.grants);
+    *fixture.meanwhile.lock() = Some(Box::new(move || grants.learn(Arc::default())));
+    let refused = fixture.approve(id, by("ann")).await.unwrap_err();
+    assert!(matches!(refused, NotLearned::Off), "{refused}");
+    assert_eq!(fixture.text(), None);
+    assert_eq!(fixture.state(id).await, State::Pending);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -222,7 +287,7 @@ async fn where_the_reload_fails_the_question_is_open_and_the_file_as_before() {
         }
         let id = fixture.asked(443).await;
         fixture.reload_fails.store(true, Ordering::Relaxed);
-        let failed = fixture.learner.approve(id, by("ann")).await.unwrap_err();
+        let failed = fixture.approve(id, by("ann")).await.unwrap_err();
         assert!(
             failed.to_string().contains("policy.yaml:3:1: bad"),
             "{failed}"
@@ -233,7 +298,7 @@ async fn where_the_reload_fails_the_question_is_open_and_the_file_as_before() {
         fixture.reload_fails.store(false, Ordering::Relaxed);
     }
     let id = fixture.asked(443).await;
-    fixture.learner.approve(id, by("ann")).await.unwrap();
+    fixture.approve(id, by("ann")).await.unwrap();
     assert_eq!(fixture.ports(), [443], "nothing is left of the failures");
     let entries = fs::read_dir(fixture.directory.path()).unwrap().flatten();
     let left = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(".tmp"));
@@ -250,7 +315,7 @@ async fn a_question_that_another_person_closes_in_the_meantime_is_not_learned() 
         tokio::runtime::Handle::current().block_on(denied).unwrap();
     };
     *fixture.meanwhile.lock() = Some(Box::new(deny));
-    let refused = fixture.learner.approve(id, by("ann")).await.unwrap_err();
+    let refused = fixture.approve(id, by("ann")).await.unwrap_err();
     let NotLearned::Refused(Refused::Decided(record)) = refused else {
         panic!("{refused}");
     };
@@ -258,7 +323,7 @@ async fn a_question_that_another_person_closes_in_the_meantime_is_not_learned() 
     assert_eq!(fixture.text(), None);
     assert_eq!(fixture.ports(), [0; 0]);
     // Later, it is refused before anything is written.
-    let refused = fixture.learner.approve(id, by("ann")).await.unwrap_err();
+    let refused = fixture.approve(id, by("ann")).await.unwrap_err();
     assert!(
         refused.to_string().starts_with("bob has denied"),
         "{refused}"
@@ -271,38 +336,43 @@ async fn what_is_taken_back_is_over_at_once_even_if_no_reload_succeeds() {
     let fixture = Fixture::new().await;
     let (first, second) = (fixture.asked(443).await, fixture.asked(8443).await);
     for id in [first, second] {
-        fixture.learner.approve(id, by("ann")).await.unwrap();
+        fixture.approve(id, by("ann")).await.unwrap();
     }
     fixture.reload_fails.store(true, Ordering::Relaxed);
     let woken = fixture.container.level_changed();
-    let revoked = fixture.learner.revoke(first).await.unwrap().unwrap();
+    let revoked = fixture.revoke(first).await.unwrap().unwrap();
     assert_eq!((revoked.port, revoked.question), (443, first));
     assert_eq!(fixture.ports(), [8443]);
     let soon = Duration::from_secs(20);
     let woken = tokio::time::timeout(soon, woken).await;
     woken.expect("flows are judged again");
     assert_eq!(fixture.recorded().await, [second]);
-    assert_eq!(fixture.learner.revoke(first).await.unwrap(), None);
+    assert_eq!(fixture.revoke(first).await.unwrap(), None);
     let fixture = fixture.restart().await;
     assert_eq!(fixture.ports(), [8443]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_approval_whose_caller_goes_away_is_done_as_a_whole() {
+async fn what_a_caller_begins_that_goes_away_is_done_as_a_whole_and_told() {
     let fixture = Fixture::new().await;
     let id = fixture.asked(443).await;
-    let gone = tokio::time::timeout(Duration::ZERO, fixture.learner.approve(id, by("ann"))).await;
-    drop(gone);
-    let approved = async {
-        while fixture.state(id).await == State::Pending {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
     let soon = Duration::from_secs(20);
-    tokio::time::timeout(soon, approved)
-        .await
-        .expect("approved");
+    let (tell, told) = oneshot::channel();
+    let done = move |record: &Record| drop(tell.send(record.state));
+    let approving = fixture.learner.approve(id, by("ann"), done);
+    drop(tokio::time::timeout(Duration::ZERO, approving).await);
+    let state = tokio::time::timeout(soon, told).await.expect("approved");
+    assert_eq!(state.unwrap(), State::Approved);
+    assert_eq!(fixture.state(id).await, State::Approved);
     assert_eq!(fixture.ports(), [443]);
+
+    let (tell, told) = oneshot::channel();
+    let done = move |learned: &LearnedHost| drop(tell.send(learned.question));
+    let revoking = fixture.learner.revoke(id, done);
+    drop(tokio::time::timeout(Duration::ZERO, revoking).await);
+    let question = tokio::time::timeout(soon, told).await.expect("revoked");
+    assert_eq!(question.unwrap(), id);
+    assert_eq!(fixture.ports(), [0; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -325,7 +395,7 @@ async fn a_damaged_or_a_full_file_is_refused_and_stays_as_it_is() {
         ("\u{0}".to_owned(), "learned.yaml:1"),
     ] {
         fs::write(fixture.path(), &text).unwrap();
-        let refused = fixture.learner.approve(id, by("ann")).await.unwrap_err();
+        let refused = fixture.approve(id, by("ann")).await.unwrap_err();
         assert!(refused.to_string().contains(said), "{refused}");
         assert_eq!(fixture.text().as_ref(), Some(&text));
         assert_eq!(fixture.state(id).await, State::Pending);
