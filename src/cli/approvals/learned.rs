@@ -37,8 +37,8 @@ impl LearnedOptions {
     }
 }
 
-/// Entries of an allowlist, one for each host, as far to the right as those of the shipped file. An
-/// entry has one security level for all ports: the lowest. An entry that a server could not have written is left out.
+/// Entries of an allowlist, one for each host, indented as in the shipped file. An entry has one
+/// security level for all ports: the lowest. One that a server could not have written is left out.
 fn patch(grants: &[GrantEntry]) -> String {
     let mut hosts: BTreeMap<String, (Vec<u16>, Level, Vec<String>)> = BTreeMap::new();
     for grant in grants {
@@ -148,6 +148,9 @@ mod tests {
         let config = load_with(directory.path(), Profile::Serve, &|_| None).unwrap();
         let host = Host::parse("b.example.com").unwrap();
         let entry = config.addons.allowlist.find(&host).unwrap();
-        assert_eq!((&*entry.ports, entry.max_level), (&[8443][..], Level::Secret));
+        assert_eq!(
+            (&*entry.ports, entry.max_level),
+            (&[8443][..], Level::Secret)
+        );
     }
 }

@@ -31,7 +31,7 @@ fn an_unlisted_host_is_resolved_and_reached_only_after_its_approval() {
     decide(&asking.proxy, &id, "approve", json!({}));
     assert_eq!(asking.fetch(host), 200);
     assert_eq!(asking.fetch("ONE.Example.ORG."), 200);
-    assert!(dig().contains("127.0.0.1"));
+    assert!(dig().contains("\t127.0.0.1\n"));
     assert!(asking.nameserver.asked().iter().all(|asked| asked == host));
     let grant = asking.grant_of(&id);
     let rule = format!("grant {grant}");
