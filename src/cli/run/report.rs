@@ -81,6 +81,7 @@ impl Report {
         if !is_denied {
             return;
         }
+        self.decisions.asked(flow);
         let denied = Denied::of(flow, host, port, &self.masked);
         match self.denied.len() < MAX_LINES || self.denied.contains_key(&denied) {
             true => *self.denied.entry(denied).or_default() += count,

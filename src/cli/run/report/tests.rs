@@ -338,6 +338,22 @@ fn what_a_person_took_back_is_neither_offered_nor_learned() {
 }
 
 #[test]
+fn the_approval_of_a_rules_question_about_a_host_offers_no_flag() {
+    let mut report = Report::default();
+    let mut asked = connect("a.example.com", 443, "approval_pending");
+    let mut approved = act("operator/approve", "a.example.com:443", "lease");
+    asked["rule"] = "reviewed".into();
+    for line in [&mut asked, &mut approved] {
+        line["approval"] = "0a".into();
+        report.add(line);
+    }
+    assert_eq!(
+        report.decisions(false),
+        "unified-proxy: decided by a person\n  a.example.com:443  approved for the run\n"
+    );
+}
+
+#[test]
 fn a_command_cannot_pretend_that_a_person_decided() {
     let mut report = Report::default();
     let mut message = act("operator/approve", "evil.example.com:443", "lease");
