@@ -358,7 +358,7 @@ async fn what_a_caller_begins_that_goes_away_is_done_as_a_whole_and_told() {
     let id = fixture.asked(443).await;
     let soon = Duration::from_secs(20);
     let (tell, told) = oneshot::channel();
-    let done = move |record: &Record| drop(tell.send(record.state));
+    let done = move |record: &Record| tell.send(record.state).unwrap();
     let approving = fixture.learner.approve(id, by("ann"), done);
     drop(tokio::time::timeout(Duration::ZERO, approving).await);
     let state = tokio::time::timeout(soon, told).await.expect("approved");
@@ -367,7 +367,7 @@ async fn what_a_caller_begins_that_goes_away_is_done_as_a_whole_and_told() {
     assert_eq!(fixture.ports(), [443]);
 
     let (tell, told) = oneshot::channel();
-    let done = move |learned: &LearnedHost| drop(tell.send(learned.question));
+    let done = move |learned: &LearnedHost| tell.send(learned.question).unwrap();
     let revoking = fixture.learner.revoke(id, done);
     drop(tokio::time::timeout(Duration::ZERO, revoking).await);
     let question = tokio::time::timeout(soon, told).await.expect("revoked");
