@@ -1,7 +1,7 @@
 //! State of one lease: attached clients, their views of the lists, and sessions with servers.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use addons::contract::{Code, Container, Denial};
@@ -40,6 +40,9 @@ pub(super) struct Lease {
     /// Servers with a list that was not read in time and is still being read. Meanwhile, lists do
     /// not wait for such a server.
     slow: Mutex<HashSet<Arc<str>>>,
+    /// How often a list left out a server, or contained its last known entries, since the server
+    /// did not answer.
+    pub left_out: AtomicUsize,
     learned: Mutex<Learned>,
     calls: Arc<Semaphore>,
     /// Has [`MAX_WAITS_FOR_PEOPLE`] permits.
@@ -105,6 +108,7 @@ impl Lease {
                 preferences: Mutex::default(),
                 views: Mutex::default(),
                 slow: Mutex::default(),
+                left_out: AtomicUsize::new(0),
                 learned: Mutex::default(),
                 calls: Arc::new(Semaphore::new(MAX_CALLS_PER_LEASE)),
                 waits: Arc::new(Semaphore::new(MAX_WAITS_FOR_PEOPLE)),

@@ -27,7 +27,7 @@ use super::params::quote;
 use super::readiness::SERVERS;
 use super::results::object;
 use super::target::Target;
-use super::view::{Listed, hash, unique};
+use super::view::{Listed, PromptView, ToolView, hash, unique};
 use super::{
     Caller, Catalog, ClientRequest, Core, Entry, Known, List, Mount, MountError, Outcome, Pooled,
     RpcError, invalid_params, members, rpc_error,
@@ -89,11 +89,20 @@ impl Core {
         let caller = &request.caller;
         let start = cursor(request)?;
         let work = async {
+            let lease = Lease::of(&caller.container);
+            let left_out = || lease.left_out.load(Ordering::Relaxed);
+            let before = left_out();
+            let told = |list: List, hash: &dyn Fn() -> u64| {
+                if left_out() != before && lease.view(caller).told(list, hash()) {
+                    lease.changed.mark(list);
+                }
+            };
             let mut meta = None;
             let (member, page) = match listing {
                 Listing::Tools => {
                     let view = self.tools(caller, true).await;
                     meta = self.readiness(caller, &view);
+                    told(List::Tools, &|| hash_of_tools(&view));
                     (
                         "tools",
                         page(view.exposed.listed(), |tool| tool.json(), start),
@@ -101,6 +110,7 @@ impl Core {
                 }
                 Listing::Prompts => {
                     let view = self.prompts(caller, true).await;
+                    told(List::Prompts, &|| hash_of_prompts(&view));
                     let prompts = view.exposed.all().iter();
                     (
                         "prompts",
@@ -109,11 +119,17 @@ impl Core {
                 }
                 Listing::Resources => {
                     let lists = self.read(&RESOURCES, caller, true).await;
+                    told(List::Resources, &|| {
+                        hash_of_resources(&lists, &self.last_known(&TEMPLATES, caller))
+                    });
                     let resources = unique(&lists).into_iter();
                     ("resources", page(resources, Cow::Borrowed, start))
                 }
                 Listing::Templates => {
                     let lists = self.read(&TEMPLATES, caller, true).await;
+                    told(List::Resources, &|| {
+                        hash_of_resources(&self.last_known(&RESOURCES, caller), &lists)
+                    });
                     let templates = unique(&lists).into_iter();
                     ("resourceTemplates", page(templates, Cow::Borrowed, start))
                 }
@@ -205,6 +221,16 @@ impl Core {
         join_all(lists).await
     }
 
+    /// The list that was read most recently from each server that the caller sees.
+    fn last_known<T: ?Sized>(&self, kind: &ServerList<T>, caller: &Caller) -> Vec<Listed<T>> {
+        let mounts = self.mounts.of(&caller.container).into_iter();
+        let known = mounts.map(|mount| {
+            let last = (kind.last)(mount.known(&caller.container));
+            (mount.settings(), last)
+        });
+        known.collect()
+    }
+
     /// The list of one server, as in [`Self::read`].
     async fn read_one<T: ?Sized + Send + Sync + 'static>(
         self: &Arc<Self>,
@@ -213,11 +239,14 @@ impl Core {
         mount: &Arc<Mount>,
         wait: bool,
     ) -> Option<Arc<T>> {
-        let items = match self.cached_list(kind, caller, mount) {
-            Some(items) => Some(items),
-            None if wait => self.read_within_timeout(kind, caller, mount).await,
-            None => None,
-        };
+        let mut items = self.cached_list(kind, caller, mount);
+        if items.is_none() && wait {
+            items = self.read_within_timeout(kind, caller, mount).await;
+            if items.is_none() {
+                let left_out = &Lease::of(&caller.container).left_out;
+                left_out.fetch_add(1, Ordering::Relaxed);
+            }
+        }
         items.or_else(|| (kind.last)(mount.known(&caller.container)))
     }
 
@@ -322,18 +351,27 @@ impl Core {
     /// Hash of a list, as clients with the caller's revision and capabilities see it.
     pub(super) async fn hash_of(self: &Arc<Self>, caller: &Arc<Caller>, list: List) -> u64 {
         match list {
-            List::Tools => hash(self.tools(caller, true).await.exposed.tools()),
-            List::Prompts => {
-                let view = self.prompts(caller, true).await;
-                hash(view.exposed.all().iter().map(ExposedPrompt::json))
-            }
+            List::Tools => hash_of_tools(&self.tools(caller, true).await),
+            List::Prompts => hash_of_prompts(&self.prompts(caller, true).await),
             List::Resources => {
                 let resources = self.read(&RESOURCES, caller, true).await;
                 let templates = self.read(&TEMPLATES, caller, true).await;
-                hash(unique(&resources).into_iter().chain(unique(&templates)))
+                hash_of_resources(&resources, &templates)
             }
         }
     }
+}
+
+fn hash_of_tools(view: &ToolView) -> u64 {
+    hash(view.exposed.tools())
+}
+
+fn hash_of_prompts(view: &PromptView) -> u64 {
+    hash(view.exposed.all().iter().map(ExposedPrompt::json))
+}
+
+fn hash_of_resources(resources: &[Listed<[Entry]>], templates: &[Listed<[Entry]>]) -> u64 {
+    hash(unique(resources).into_iter().chain(unique(templates)))
 }
 
 /// A page of a list.
