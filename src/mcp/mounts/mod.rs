@@ -136,13 +136,14 @@ pub trait Transport: Send + Sync {
     ) -> BoxFuture<'a, Result<Arc<dyn MountSession>, MountError>>;
 
     /// Begins what every first session of a lease needs, whoever its client is, and returns. Ends it
-    /// with the lease, and when `retired` is cancelled. By default, does nothing.
+    /// with the lease, and when `retired` is cancelled. Returns whether something was begun. By
+    /// default, does nothing.
     fn prepare(
         self: Arc<Self>,
         _container: Arc<Container>,
         _retired: CancellationToken,
-    ) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::ready(()))
+    ) -> BoxFuture<'static, bool> {
+        Box::pin(std::future::ready(false))
     }
 
     /// The longest pause after a failure, during which requests for a session fail at once. 30 s

@@ -10,16 +10,18 @@ use addons::mcp::ServerSettings;
 use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::changes::{List, ListChanges, ListNews};
 use super::mount::{LeaseMounts, Mount};
 use super::ports::{Common, MountPorts, Unsolicited, system};
 use super::{MessageMemory, MountHealth, has_no_network, refused_hosts};
 
-/// The most processes that start at once because leases begin, of all containers. Each then downloads
-/// and loads its program, so that the start of a container with many servers would use all cores.
+/// The most processes that start at once because leases begin, of all containers. Each downloads and
+/// loads its program, so that the start of a container with many servers would use all cores.
 const MAX_EARLY_STARTS: usize = 8;
+/// How long a process counts as starting, since nothing says when it has loaded its program.
+const SETTLE: Duration = Duration::from_secs(2);
 
 /// The settings of all servers, by name.
 type Servers = BTreeMap<Arc<str>, Arc<ServerSettings>>;
@@ -72,12 +74,15 @@ impl Mounts {
         let runtime = self.common.runtime.clone();
         self.common.runtime.spawn(async move {
             for mount in mounts {
-                let Ok(start) = Arc::clone(&starts).acquire_owned().await else {
+                let start = Arc::clone(&starts).acquire_owned();
+                let Some(Ok(start)) = container.ended().run_until_cancelled(start).await else {
                     return;
                 };
                 let container = Arc::clone(&container);
                 runtime.spawn(async move {
-                    mount.prepare(&container).await;
+                    if mount.prepare(&container).await {
+                        container.ended().run_until_cancelled(sleep(SETTLE)).await;
+                    }
                     drop(start);
                 });
             }

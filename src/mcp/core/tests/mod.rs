@@ -1,6 +1,7 @@
 mod bridging;
 mod changes;
 mod double;
+mod early_starts;
 mod fixture;
 mod handshakes;
 mod levels;

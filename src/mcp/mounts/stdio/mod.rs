@@ -159,10 +159,10 @@ impl Transport for StdioTransport {
         self: Arc<Self>,
         container: Arc<Container>,
         retired: CancellationToken,
-    ) -> BoxFuture<'static, ()> {
+    ) -> BoxFuture<'static, bool> {
         match self.settings.eager {
             true => Box::pin(self.launch_early(container, retired)),
-            false => Box::pin(std::future::ready(())),
+            false => Box::pin(std::future::ready(false)),
         }
     }
 }

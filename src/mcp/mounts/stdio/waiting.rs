@@ -45,12 +45,12 @@ impl Waiting {
 
 impl StdioTransport {
     /// Starts a process for the first session of a lease. It ends with the lease, and when `retired`
-    /// is cancelled.
+    /// is cancelled. Returns whether a process was started.
     pub(super) async fn launch_early(
         self: Arc<Self>,
         container: Arc<Container>,
         retired: CancellationToken,
-    ) {
+    ) -> bool {
         let lease = container.lease;
         let taker = self.waiting.add(lease);
         let launching = async {
@@ -58,10 +58,13 @@ impl StdioTransport {
             self.launch(Some(&container), &place).await
         };
         let launched = tokio::select! {
-            launched = launching => launched,
+            // This start may have waited for others.
+            biased;
             () = retired.cancelled() => Err(MountError::Died { exit: None }),
             () = container.ended().cancelled() => Err(MountError::Died { exit: None }),
+            launched = launching => launched,
         };
+        let is_launched = launched.is_ok();
         match launched {
             Ok(launched) => {
                 tokio::spawn(self.keep(launched, taker, container, retired));
@@ -73,6 +76,7 @@ impl StdioTransport {
                 }
             }
         }
+        is_launched
     }
 
     /// Keeps a process until a client takes it, or it must end.
