@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -255,9 +255,9 @@ impl DefinitionFile {
     /// Replaces the file atomically: the new one is on disk before it is renamed.
     fn write(&self, servers: &BTreeMap<String, Tools>) -> io::Result<()> {
         let directory = self.path.parent().unwrap_or(Path::new("."));
-        let mut file = tempfile::NamedTempFile::new_in(directory)?;
+        let mut file = BufWriter::new(tempfile::NamedTempFile::new_in(directory)?);
         serde_json::to_writer(&mut file, servers)?;
-        file.flush()?;
+        let file = file.into_inner()?;
         file.as_file().sync_all()?;
         file.persist(&self.path).map_err(|error| error.error)?;
         fs::File::open(directory)?.sync_all()
