@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{Code, Definition, Denial, RpcError};
-use addons::mcp::{ServerKind, ServerSettings};
+use addons::mcp::{OverrideRule, ServerKind, ServerSettings};
 use futures_util::FutureExt;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout};
@@ -99,8 +99,9 @@ impl Core {
             Some(tool) if self.has_tools_of(caller, &tool.settings) => Some(tool),
             // The tool is unknown, or this session has no current list of its server's tools. A
             // changed definition must be compared with the accepted definition before the call.
-            _ => {
-                self.started(caller, &exposed).await;
+            known => {
+                let server = known.as_ref().map(|tool| &*tool.settings.name);
+                self.started(caller, List::Tools, &exposed, server).await;
                 self.find_tool(caller, &exposed, true).await
             }
         };
@@ -201,15 +202,34 @@ impl Core {
         pooled.is_some_and(|pooled| pooled.catalog.has(List::Tools))
     }
 
-    /// Waits until the tools of the server whose prefix begins the name of a tool are read, at most
-    /// [`START_TIMEOUT`].
-    async fn started(self: &Arc<Self>, caller: &Arc<Caller>, name: &str) {
+    /// Waits until the tools or prompts of a server are read, at most [`START_TIMEOUT`]. If `server`
+    /// is not known, waits for one that may have a tool or prompt with this name: by an override, or
+    /// by its prefix.
+    async fn started(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        list: List,
+        name: &str,
+        server: Option<&str>,
+    ) {
+        let settings = (self.rules)().settings;
+        let renames = |rule: &Arc<OverrideRule>| rule.rename.as_deref() == Some(name);
+        let mut overrides = settings.overrides.iter();
+        let renamed = overrides.find(|(_, rules)| rules.iter().any(renames));
+        let renamed = renamed.filter(|_| list == List::Tools);
+        let server = server.or(renamed.map(|((server, _), _)| &**server));
         let mounts = self.mounts.of(&caller.container).into_iter();
-        let mut of_name = mounts.filter(|mount| name.starts_with(&*mount.settings().prefix));
+        let mut of_name = mounts.filter(|mount| match (mount.settings(), server) {
+            (settings, Some(server)) => *settings.name == *server,
+            (settings, None) => name.starts_with(&*settings.prefix),
+        });
         if let Some(mount) = of_name.next() {
             let reading = async {
                 if let Ok(pooled) = self.session(caller, &mount).await {
-                    drop(pooled.catalog.tools().await);
+                    match list {
+                        List::Prompts => drop(pooled.catalog.prompts().await),
+                        _ => drop(pooled.catalog.tools().await),
+                    }
                 }
             };
             // Whoever reads the list next learns why there is none.
@@ -270,6 +290,7 @@ impl Core {
     ) -> Option<(Arc<ServerSettings>, Arc<str>)> {
         let mut view = self.prompts(caller, false).await;
         if view.exposed.find(name).is_none() {
+            self.started(caller, List::Prompts, name, None).await;
             view = self.prompts(caller, true).await;
         }
         let prompt = view.exposed.find(name)?;

@@ -74,9 +74,10 @@ impl Mounts {
         let runtime = self.common.runtime.clone();
         self.common.runtime.spawn(async move {
             for mount in mounts {
-                let start = Arc::clone(&starts).acquire_owned();
-                let Some(Ok(start)) = container.ended().run_until_cancelled(start).await else {
-                    return;
+                let start = tokio::select! {
+                    biased;
+                    () = container.ended().cancelled() => return,
+                    Ok(start) = Arc::clone(&starts).acquire_owned() => start,
                 };
                 let container = Arc::clone(&container);
                 runtime.spawn(async move {
