@@ -9,7 +9,9 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::thread;
 use std::time::Duration;
 
-use addons::contract::{ApprovalAnswer, ApprovalId, ApprovalOutcome, GrantId, LeaseId, Question};
+use addons::contract::{
+    ApprovalAnswer, ApprovalId, ApprovalOutcome, GrantId, LeaseId, Question, QuestionKind, Topic,
+};
 use parking_lot::Mutex;
 use time::OffsetDateTime;
 use tokio::sync::oneshot;
@@ -81,15 +83,23 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Answers a question, or opens it for `ttl` if it is new.
+    /// Answers a question, or opens it for `ttl` if it is new. A new question about a definition
+    /// expires the lease's open ones about other definitions of the same tool: a server that changes
+    /// its definitions again and again would fill the queue with questions of no use.
     pub async fn ask(
         &self,
         question: Question,
         ttl: Duration,
     ) -> Result<ApprovalAnswer, StoreError> {
         let waiters = Arc::clone(&self.waiters);
-        self.with(move |store, now| Ok(answer(store.ask(&question, ttl, now)?, &waiters)))
-            .await
+        self.with(move |store, now| {
+            let topic = question.topic();
+            if topic.kind == QuestionKind::Definition && store.look_up(&question, now)?.is_none() {
+                store.end_outdated(&|record: &Record| !is_replaced(&record.topic, topic), now)?;
+            }
+            Ok(answer(store.ask(&question, ttl, now)?, &waiters))
+        })
+        .await
     }
 
     /// What answers a question now, without asking it; `None` if it would be opened or refused.
@@ -358,6 +368,13 @@ fn work(
             watchers.send(change);
         }
     }
+}
+
+/// Whether a question about a definition is replaced by one about another definition of the tool.
+fn is_replaced(old: &Topic, new: &Topic) -> bool {
+    let is_same = (old.lease, old.kind, &old.server, &old.subject)
+        == (new.lease, new.kind, &new.server, &new.subject);
+    is_same && old.revision != new.revision
 }
 
 fn answer(asked: Asked, waiters: &Waiters) -> ApprovalAnswer {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use testkit::each_row_async;
-use unified_proxy::approvals::bounds::PROMISED_FOR;
+use unified_proxy::approvals::bounds::{MAX_PENDING_PER_CONTAINER, PROMISED_FOR};
 
 use super::*;
 
@@ -62,6 +62,43 @@ async fn callers_learn_the_outcome_whether_they_wait_before_or_come_after_it() {
     let office = Office::new();
     let unknown = ApprovalId::generate().unwrap();
     let outcome = office.ledger.wait(unknown).await.unwrap();
+    assert_eq!(outcome, ApprovalOutcome::Expired);
+}
+
+#[tokio::test]
+async fn a_question_about_a_definition_replaces_those_about_other_definitions_of_the_tool() {
+    let office = Office::new();
+    let [sandbox, other] = ["c1", "c2"].map(Sandbox::new);
+    let about = |sandbox: &Sandbox, kind, tool, revision: String| {
+        let topic = sandbox.topic(kind, tool);
+        let revision = revision.into();
+        Question::new(Topic { revision, ..topic }, None).unwrap()
+    };
+    let definition = |number: usize| {
+        let revision = format!("d{number}");
+        about(&sandbox, QuestionKind::Definition, "delete", revision)
+    };
+    let kept = [
+        about(&other, QuestionKind::Definition, "delete", "d0".to_owned()),
+        about(&sandbox, QuestionKind::Definition, "read", "d0".to_owned()),
+        about(&sandbox, QuestionKind::Tool, "delete", "d0".to_owned()),
+    ];
+    let mut open = Vec::new();
+    for question in &kept {
+        open.push(office.opened(question).await);
+    }
+    let first = office.opened(&definition(0)).await;
+    assert_eq!(office.opened(&definition(0)).await, first);
+    let mut newest = first;
+    for number in 1..=MAX_PENDING_PER_CONTAINER {
+        newest = office.opened(&definition(number)).await;
+    }
+    open.push(newest);
+    for id in open {
+        let record = office.ledger.get(id).await.unwrap().unwrap();
+        assert_eq!(record.state, State::Pending, "{id}");
+    }
+    let outcome = office.ledger.wait(first).await.unwrap();
     assert_eq!(outcome, ApprovalOutcome::Expired);
 }
 
