@@ -139,17 +139,23 @@ async fn request_input(
     held.unwrap_or_else(|denial| (Err(rpc_error(&denial)), MessageReservation::default()))
 }
 
+/// The members of an `input_required` result; `None` for another one, or a malformed one.
+pub(super) fn asking(result: &RawValue) -> Option<Members<'_>> {
+    let text = result.get();
+    // Avoids parsing: few results contain this word, or an escape, which each of its letters could be
+    // written as; and some results are large.
+    if !text.contains("input_required") && !text.contains("\\u00") {
+        return None;
+    }
+    let members = Members::read(result).ok()?;
+    let asks = members.text("resultType").as_deref() == Some("input_required");
+    asks.then_some(members)
+}
+
 impl InputRequired {
     /// Reads a result; `None` if the result is not `input_required`, or is malformed.
     fn of(result: &RawValue) -> Option<Self> {
-        // Avoids parsing: few results contain this word, and some results are large.
-        if !result.get().contains("input_required") {
-            return None;
-        }
-        let members = Members::read(result).ok()?;
-        if members.text("resultType")? != "input_required" {
-            return None;
-        }
+        let members = asking(result)?;
         let requests = members.get("inputRequests").map(Members::parse);
         let requests = requests.transpose().ok()?.unwrap_or_default();
         let requests = requests.iter().filter_map(|(key, request)| {
@@ -167,5 +173,29 @@ impl InputRequired {
             requests: requests.collect(),
             state: members.get("requestState").map(ToOwned::to_owned),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_asks_for_input_however_its_type_is_escaped() {
+        let rows = [
+            (r#"{"resultType":"input_required"}"#, true),
+            (r#"{"resultType":"input\u005frequired"}"#, true),
+            (r#"{"result\u0054ype":"\u0069nput_required"}"#, true),
+            (
+                r#"{"resultType":"complete","content":"input_required"}"#,
+                false,
+            ),
+            (r#"{"resultType":"complete","content":"\u001b"}"#, false),
+        ];
+        for (text, asks) in rows {
+            let result = RawValue::from_string(text.to_owned()).unwrap();
+            assert_eq!(asking(&result).is_some(), asks, "{text}");
+            assert_eq!(InputRequired::of(&result).is_some(), asks, "{text}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::RpcError;
-use addons::json::{Members, ObjectText};
+use addons::json::ObjectText;
 use addons::mcp::OpenQuestion;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::super::error::{SERVER_ERROR, is_verdict, protocol_error, raw};
+use super::input::asking;
 use super::{MessageReservation, Outcome};
 
 /// How often clients are asked to poll, in milliseconds of JSON.
@@ -156,7 +157,7 @@ impl Task {
     /// Ends the task with the outcome of its call.
     pub fn finish(&self, outcome: Outcome, held: MessageReservation) {
         let ended = match outcome {
-            Ok(result) if asks_for_input(&result) => Ended::error(NO_INPUT),
+            Ok(result) if asking(&result).is_some() => Ended::error(NO_INPUT),
             Ok(result) => Ended::Completed(result),
             Err(error) if is_verdict(&error) => Ended::error(&error.message),
             Err(error) => Ended::Failed(error),
@@ -258,15 +259,6 @@ impl Ended {
             Self::Cancelled => "cancelled",
         }
     }
-}
-
-/// Whether a server asks the client for input before it completes the call.
-fn asks_for_input(result: &RawValue) -> bool {
-    // Avoids parsing: nearly all results lack this word, and some results are large.
-    let may_ask = result.get().contains("input_required");
-    may_ask
-        && Members::read(result)
-            .is_ok_and(|members| members.text("resultType").as_deref() == Some("input_required"))
 }
 
 fn timestamp(at: OffsetDateTime) -> String {
