@@ -20,7 +20,8 @@ use super::resources::learn_links;
 use super::target::Target;
 use super::view::{PromptView, ToolView};
 use super::{
-    Caller, ClientRequest, Core, List, MountError, Outcome, invalid_params, members, rpc_error,
+    Caller, ClientRequest, Core, List, Mount, MountError, Outcome, invalid_params, members,
+    rpc_error,
 };
 
 /// The longest requested name of an unknown tool or prompt that is recorded, in bytes. A longer
@@ -203,8 +204,7 @@ impl Core {
     }
 
     /// Waits until the tools or prompts of a server are read, at most [`START_TIMEOUT`]. If `server`
-    /// is not known, waits for one that may have a tool or prompt with this name: by an override, or
-    /// by its prefix.
+    /// is not known, waits for one that may have a tool or prompt with this name.
     async fn started(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -212,18 +212,7 @@ impl Core {
         name: &str,
         server: Option<&str>,
     ) {
-        let settings = (self.rules)().settings;
-        let renames = |rule: &Arc<OverrideRule>| rule.rename.as_deref() == Some(name);
-        let mut overrides = settings.overrides.iter();
-        let renamed = overrides.find(|(_, rules)| rules.iter().any(renames));
-        let renamed = renamed.filter(|_| list == List::Tools);
-        let server = server.or(renamed.map(|((server, _), _)| &**server));
-        let mounts = self.mounts.of(&caller.container).into_iter();
-        let mut of_name = mounts.filter(|mount| match (mount.settings(), server) {
-            (settings, Some(server)) => *settings.name == *server,
-            (settings, None) => name.starts_with(&*settings.prefix),
-        });
-        if let Some(mount) = of_name.next() {
+        if let Some(mount) = self.mount_for(caller, list, name, server) {
             let reading = async {
                 if let Ok(pooled) = self.session(caller, &mount).await {
                     match list {
@@ -235,6 +224,28 @@ impl Core {
             // Whoever reads the list next learns why there is none.
             drop(timeout(START_TIMEOUT, reading).await);
         }
+    }
+
+    /// The server, or one that may have a tool or prompt with this name: by an override, or by its
+    /// prefix.
+    fn mount_for(
+        &self,
+        caller: &Caller,
+        list: List,
+        name: &str,
+        server: Option<&str>,
+    ) -> Option<Arc<Mount>> {
+        let settings = (self.rules)().settings;
+        let renames = |rule: &Arc<OverrideRule>| rule.rename.as_deref() == Some(name);
+        let mut overrides = settings.overrides.iter();
+        let renamed = overrides.find(|(_, rules)| rules.iter().any(renames));
+        let renamed = renamed.filter(|_| list == List::Tools);
+        let server = server.or(renamed.map(|((server, _), _)| &**server));
+        let mut mounts = self.mounts.of(&caller.container).into_iter();
+        mounts.find(|mount| match (mount.settings(), server) {
+            (settings, Some(server)) => *settings.name == *server,
+            (settings, None) => name.starts_with(&*settings.prefix),
+        })
     }
 
     async fn find_tool(
