@@ -231,6 +231,7 @@ fn mcp(criterion: &mut Criterion) {
             evaluator: Arc::new(NoPolicies),
             records: Arc::new(NoRecords),
             ledger: Arc::new(NoLedger),
+            accepted: Arc::new(NoDefinitions),
             tasks: Arc::new(TestTasks),
         };
         let addon = Mcp::new(overriding(overrides), ports);

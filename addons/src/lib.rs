@@ -160,11 +160,13 @@ pub struct Ports {
 pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<OrderError>> {
     let (settings, state) = (settings.clone(), ports.state);
     let allowlist = Arc::clone(&settings.allowlist);
+    let asks_about_hosts = settings.policy.asks_about_hosts;
+    let ledger = Arc::clone(&ports.ledger);
     let reachable = move |container: &Container, host: &Host, port: u16| {
-        let entry = allowlist.find(host);
+        let granted = || ledger.entry_of(container, host, Some(port), asks_about_hosts);
+        let entry = allowlist.find(host).cloned().or_else(granted);
         entry.is_some_and(|entry| entry.ports.contains(&port)) && container.allows(host)
     };
-    let asks_about_hosts = settings.policy.asks_about_hosts;
     let is_git = |host: &Host| settings.git.hosts.contains(host);
     let credentials = &settings.credentials.active;
     let credentials = state.token_sources.credentials(credentials, &is_git);

@@ -94,6 +94,9 @@ _unified__proxy() {
             unified__proxy__subcmd__approvals,grants)
                 cmd="unified__proxy__subcmd__approvals__subcmd__grants"
                 ;;
+            unified__proxy__subcmd__approvals,learned)
+                cmd="unified__proxy__subcmd__approvals__subcmd__learned"
+                ;;
             unified__proxy__subcmd__approvals,list)
                 cmd="unified__proxy__subcmd__approvals__subcmd__list"
                 ;;
@@ -172,7 +175,7 @@ _unified__proxy() {
             return 0
             ;;
         unified__subcmd__proxy__subcmd__approvals)
-            opts="-h --watch --exec --json --socket --help list show approve deny forget grants grant revoke"
+            opts="-h --watch --exec --json --socket --help list show approve deny forget grants learned grant revoke"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -283,6 +286,24 @@ _unified__proxy() {
             ;;
         unified__subcmd__proxy__subcmd__approvals__subcmd__grants)
             opts="-h --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__approvals__subcmd__learned)
+            opts="-h --patch --json --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -890,7 +911,7 @@ _unified__proxy() {
             return 0
             ;;
         unified__subcmd__proxy__subcmd__run)
-            opts="-h --repo --allow --allow-host-port --mode --config --with-logins --write --read --learn --server --quiet --help"
+            opts="-h --repo --allow --allow-host-port --mode --config --with-logins --write --read --ask --learn --server --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -88,6 +88,9 @@ pub(super) async fn register(
         extended = registered.extended,
         "container registered"
     );
+    if !registered.extended {
+        api.state.control.lease_began(container);
+    }
     for replaced in &registered.replaced {
         tracing::info!(container = %container.id, %replaced, "the registration ended the lease of a container with the same id or address");
     }

@@ -1,8 +1,11 @@
 //! Grants in the admin API: what approvals gave, and what operators give without a question.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
-use addons::contract::{Container, GrantId, Host, QuestionKind, is_public_name};
+use addons::contract::{
+    ApprovalId, Container, GrantId, Host, LearnedHost, QuestionKind, is_public_name,
+};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
@@ -20,15 +23,19 @@ use super::socket::Peer;
 use crate::approvals::bounds::DEFAULT_GRANT;
 use crate::approvals::{Grant, Refused, Scope, Target};
 
+/// The container of a grant for every container.
+pub const EVERY: &str = "*";
+
 /// A grant in force.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct GrantEntry {
-    /// 32 hexadecimal digits.
+    /// 32 hexadecimal digits. With scope `always`, the id of the approved question.
     pub id: String,
     /// The approved question; null if an operator gave the grant without one.
     pub approval: Option<String>,
     /// The kind of question that it answers.
     pub kind: String,
+    /// `*`, like the lease, with scope `always`.
     pub container_id: String,
     pub lease: String,
     /// As in the question.
@@ -86,7 +93,27 @@ impl From<&Grant> for GrantEntry {
     }
 }
 
-/// List the grants in force, the newest first.
+impl From<&LearnedHost> for GrantEntry {
+    fn from(learned: &LearnedHost) -> Self {
+        let id = learned.question.to_string();
+        Self {
+            id: id.clone(),
+            approval: Some(id),
+            kind: QuestionKind::Host.as_str().to_owned(),
+            container_id: EVERY.to_owned(),
+            lease: EVERY.to_owned(),
+            subject: format!("{}:{}", learned.host, learned.port),
+            level: learned.max_level.as_str().to_owned(),
+            scope: Scope::Always.as_str().to_owned(),
+            given_by: learned.author.to_string(),
+            created_at: rfc3339(learned.time),
+            expires_at: None,
+        }
+    }
+}
+
+/// List the grants in force, the newest first. Those with scope `always` are the entries of
+/// `learned.yaml`.
 #[utoipa::path(
     get,
     operation_id = "list_grants",
@@ -98,7 +125,16 @@ impl From<&Grant> for GrantEntry {
 )]
 pub(super) async fn list(State(api): State<Arc<Api>>) -> Result<Json<GrantList>, ApiError> {
     let grants = api.state.approvals.grants().await?;
-    let grants = grants.iter().map(GrantEntry::from).collect();
+    // The file has what is in force for everyone, the ledger only a record of it.
+    let is_record =
+        |grant: &&Grant| grant.scope == Scope::Always && grant.target.kind == QuestionKind::Host;
+    let of_one = grants.iter().filter(|grant| !is_record(grant));
+    let of_one = of_one.map(|grant| (grant.created_at, GrantEntry::from(grant)));
+    let learned = api.state.learner.learned();
+    let of_all = learned.iter().map(|one| (one.time, GrantEntry::from(one)));
+    let mut grants: Vec<_> = of_one.chain(of_all).collect();
+    grants.sort_by_key(|(at, _)| Reverse(*at));
+    let grants = grants.into_iter().map(|(_, grant)| grant).collect();
     Ok(Json(GrantList { grants }))
 }
 
@@ -168,7 +204,8 @@ fn grantable(host: &str, container: &Container) -> Result<Host, ApiError> {
     }
 }
 
-/// Revoke a grant. Tunnels and WebSockets that rely on it end within 5 seconds.
+/// Revoke a grant, or remove an entry of `learned.yaml`. Tunnels and WebSockets that rely on it end
+/// within 5 seconds.
 #[utoipa::path(
     delete,
     path = "/internal/grants/{id}",
@@ -177,8 +214,9 @@ fn grantable(host: &str, container: &Container) -> Result<Host, ApiError> {
         (status = 200, body = GrantEntry),
         (status = 404, body = ErrorBody, description = "There is no such grant"),
         (status = 410, body = ErrorBody, description = "The grant has ended already"),
+        (status = 422, body = ErrorBody, description = "learned.yaml is damaged"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
-        (status = 503, body = ErrorBody, description = "The ledger cannot be read or written"),
+        (status = 503, body = ErrorBody, description = "The ledger or learned.yaml cannot be read or written"),
     )
 )]
 pub(super) async fn revoke(
@@ -186,9 +224,19 @@ pub(super) async fn revoke(
     ConnectInfo(peer): ConnectInfo<Peer>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<GrantEntry>, ApiError> {
-    let id = id.ok().and_then(|Path(id)| GrantId::parse(&id));
-    let id = id.ok_or(Refused::Unknown)?;
+    let id = id
+        .ok()
+        .and_then(|Path(id)| Some((GrantId::parse(&id)?, ApprovalId::parse(&id)?)));
+    let (id, question) = id.ok_or(Refused::Unknown)?;
     take_write(&api)?;
+    let api_of_act = Arc::clone(&api);
+    // Even if the client goes away during the reload.
+    let done = move |learned: &LearnedHost| {
+        recorded_for_all(&api_of_act, peer, &GrantEntry::from(learned));
+    };
+    if let Some(learned) = api.state.learner.revoke(question, done).await? {
+        return Ok(Json(GrantEntry::from(&learned)));
+    }
     let grant = api.state.approvals.revoke(id).await?;
     recorded(&api, peer, "operator/revoke", &grant);
     Ok(Json(GrantEntry::from(&grant)))
@@ -210,6 +258,22 @@ fn recorded(api: &Api, peer: Peer, method: &'static str, grant: &Grant) {
         approval: grant.approval.map(|id| id.to_string()),
         by: Some(by),
         scope: Some(grant.scope),
+        ..OperatorAct::default()
+    });
+}
+
+/// Records the removal of an entry of `learned.yaml`.
+fn recorded_for_all(api: &Api, peer: Peer, entry: &GrantEntry) {
+    let by = peer.who();
+    let subject = &entry.subject;
+    tracing::info!(uid = peer.uid, by, grant = %entry.id, subject, "operator/revoke: learned.yaml");
+    api.state.control.audit(OperatorAct {
+        uid: peer.uid,
+        method: "operator/revoke",
+        name: Some(subject.as_str().into()),
+        approval: entry.approval.clone(),
+        by: Some(by),
+        scope: Some(Scope::Always),
         ..OperatorAct::default()
     });
 }

@@ -16,9 +16,11 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::act::OperatorAct;
+use super::approvals::approve_equal;
 use super::containers::{parse_id, take_write};
 use super::error::{ApiError, ErrorBody};
 use super::json;
+use super::named_tool::NamedTool;
 use super::socket::Peer;
 use super::{Api, ControlPlane};
 use crate::mcp::{AcceptError, Message, write_response};
@@ -32,13 +34,6 @@ pub struct OperatorRequest {
     pub container: Arc<Container>,
     pub method: Arc<str>,
     pub params: Option<Box<RawValue>>,
-}
-
-/// A tool, by its server's name and its own name.
-#[derive(Clone, Debug, Deserialize)]
-pub struct NamedTool {
-    pub server: String,
-    pub tool: String,
 }
 
 /// The body of an acceptance.
@@ -165,7 +160,8 @@ pub(super) async fn definition(
 }
 
 /// Accept the changed definition of a tool, so that clients see the tool again. Without a digest,
-/// accepts the definition that the server listed most recently.
+/// accepts the definition that the server listed most recently. Approves the open questions about
+/// this definition.
 #[utoipa::path(
     post,
     path = "/internal/mcp/definitions/{server}/{tool}/accept",
@@ -198,6 +194,7 @@ pub(super) async fn accept(
     let tool = named.clone();
     let accepting = blocking(&api, |control| control.accept_definition(tool, body.digest));
     let digest = accepting.await?;
+    approve_equal(&api, peer, &named, &digest, None).await;
     let NamedTool { server, tool } = named;
     api.state.control.audit(OperatorAct {
         uid: peer.uid,

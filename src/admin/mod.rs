@@ -13,6 +13,7 @@ mod grants;
 mod json;
 mod listed;
 mod mcp;
+mod named_tool;
 mod registration;
 mod sandbox;
 mod schema;
@@ -23,7 +24,7 @@ mod write_limit;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::BoxFuture;
+use addons::contract::{BoxFuture, Container};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderMap, header};
@@ -35,9 +36,10 @@ pub use act::OperatorAct;
 pub use approvals::{Approval, ApprovalList, ApproveBody, DenyBody};
 pub use containers::{ContainerList, Done};
 pub use error::ErrorBody;
-pub use grants::{GrantBody, GrantEntry, GrantList};
+pub use grants::{EVERY, GrantBody, GrantEntry, GrantList};
 pub use listed::{listed, not_registered};
-pub use mcp::{AcceptanceBody, Accepted, DefinitionBody, NamedTool, OperatorRequest};
+pub use mcp::{AcceptanceBody, Accepted, DefinitionBody, OperatorRequest};
+pub use named_tool::NamedTool;
 pub use registration::{FieldError, parse_registration, repo_name};
 pub use sandbox::{ActiveCredential, SandboxSettings};
 pub use schema::{ContainerEntry, RegistrationBody};
@@ -50,7 +52,7 @@ use error::ApiError;
 use socket::{Peer, Peers};
 use write_limit::WriteLimit;
 
-use crate::approvals::Ledger;
+use crate::approvals::{Learner, Ledger};
 use crate::mcp::{AcceptError, Digests, Outcome};
 use crate::registry::Registry;
 use crate::telemetry::FlowLog;
@@ -69,6 +71,8 @@ pub struct AdminState {
     pub flows: Arc<FlowLog>,
     /// The questions that operators decide, and the grants.
     pub approvals: Arc<Ledger>,
+    /// Approves hosts for every container.
+    pub learner: Arc<Learner>,
     pub control: Arc<dyn ControlPlane>,
 }
 
@@ -83,6 +87,8 @@ pub trait ControlPlane: Send + Sync {
     fn explain(&self, question: ExplainRequest) -> BoxFuture<'_, Result<Explanation, String>>;
     /// Sends an MCP request on behalf of a container.
     fn mcp(&self, request: OperatorRequest) -> BoxFuture<'_, Outcome>;
+    /// Starts the MCP servers of a container whose lease begins. Returns at once.
+    fn lease_began(&self, container: &Arc<Container>);
     /// Writes an operator's act to the audit log.
     fn audit(&self, act: OperatorAct);
     /// The digests of a tool's definition. Blocks while the file of accepted definitions is written.

@@ -14,6 +14,7 @@ use super::failure::Failure;
 use crate::approvals::{Ledger, LedgerPort, LiveGrants};
 use crate::config::Config;
 use crate::mcp::policy::{Bundles, PolicyMetrics, PolicyThreads, RegoEvaluator, Unloaded};
+use crate::mcp::{DefinitionFile, StoredDefinitions};
 use crate::registry::{Registry, RegistryRecords};
 use crate::runtime::TokioTasks;
 use crate::snapshot::Snapshot;
@@ -36,6 +37,8 @@ pub struct LongLived {
     pub policy_metrics: Arc<PolicyMetrics>,
     pub ledger: Arc<Ledger>,
     pub grants: Arc<LiveGrants>,
+    /// The accepted definitions of tools.
+    pub definitions: Arc<DefinitionFile>,
     /// Cancelled when the server begins to stop: nobody waits for a person then.
     pub stopping: CancellationToken,
 }
@@ -95,7 +98,7 @@ impl Builder {
         let entries = || config.addons.allowlist.values();
         let labels = entries().map(|entry| Arc::clone(&entry.label));
         let asks = config.addons.policy.asks_about_hosts;
-        let granted = asks.then_some(GRANTED);
+        let granted = (asks || !config.learned.is_empty()).then_some(GRANTED);
         let state = &self.long_lived.addons;
         state
             .breakers
@@ -158,6 +161,7 @@ impl Builder {
             evaluator: Arc::new(evaluator),
             records: Arc::new(RegistryRecords(Arc::clone(&self.registry))),
             ledger,
+            accepted: Arc::new(StoredDefinitions(Arc::clone(&self.long_lived.definitions))),
             tasks: Arc::new(TokioTasks),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use addons::contract::BoxFuture;
+use addons::contract::{BoxFuture, Container};
 
 use super::operator::{self, Operator};
 use super::{App, explain, sandbox};
@@ -49,6 +49,10 @@ impl ControlPlane for App {
             events: Events::none(),
         };
         Box::pin(Arc::clone(&self.operator.core).request(request))
+    }
+
+    fn lease_began(&self, container: &Arc<Container>) {
+        self.operator.core.mounts().lease_begins(container);
     }
 
     fn audit(&self, act: OperatorAct) {

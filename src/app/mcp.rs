@@ -22,15 +22,14 @@ use crate::mcp::{
 use crate::sandbox::SELF_EXE;
 
 /// Builds the gateway for the servers of a configuration, and its interface for operators. `files`
-/// is the directory of the configuration files.
+/// is the directory of the configuration files; `definitions` are the accepted ones of tools.
 pub fn gateway(
     service: &Arc<Service>,
     config: &Config,
-    files: &Path,
+    (files, definitions): (&Path, Arc<DefinitionFile>),
     egress: Arc<EgressListeners>,
     metrics: &Registry,
 ) -> Result<(Arc<Gateway>, Operator), Failure> {
-    let definitions = DefinitionFile::open(&config.proxy.data_dir);
     let counters = McpMetrics::new(metrics).map_err(internal)?;
     let snapshots = Arc::clone(&service.snapshots);
     let current = Arc::clone(&snapshots);

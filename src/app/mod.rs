@@ -10,6 +10,7 @@ mod egress;
 mod explain;
 mod failure;
 mod health;
+mod learning;
 mod listeners;
 mod mcp;
 mod operator;
@@ -17,13 +18,13 @@ mod private;
 mod private_options;
 mod reload;
 mod sandbox;
+mod signals;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use addons::contract::SystemPorts;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -33,11 +34,12 @@ pub use private::{PrivateStart, run_private};
 pub use private_options::{PrivateOptions, socket_in};
 
 use crate::admin::{self, AdminState};
-use crate::approvals::{ApprovalMetrics, Ledger, LiveGrants, Notifier};
+use crate::approvals::{ApprovalMetrics, Learner, Ledger, LiveGrants, Notifier};
 use crate::config::{Config, DEV_STATE, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
 use crate::ingress::{self, Engine, ListenerKind, Workers};
+use crate::mcp::DefinitionFile;
 use crate::mcp::policy::{Bundles, PolicyMetrics, PolicyThreads};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
@@ -55,6 +57,7 @@ use health::{Checks, HealthCollector};
 use listeners::{Listeners, absolute_socket_directory, socket_directory};
 use operator::Operator;
 use reload::{Reloader, Source};
+use signals::Signals;
 
 /// How often the interception CA is checked for a rotation.
 const CA_REFRESH: Duration = Duration::from_secs(60);
@@ -107,15 +110,16 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
     let config = Arc::new(config);
     let own = OwnListeners::new(addresses.iter().copied());
     let app = App::build(source, Arc::clone(&config), own)?;
+    app.learner.settle(&config.learned).await;
     if let Some(dev) = &dev {
         dev.register(&app.registry).await?;
     }
-    let running = app.start(listeners);
+    let mut running = app.start(listeners)?;
     tracing::info!(?addresses, admin = %config.proxy.listen.admin.display(), "listening");
     if dev.is_some() {
         dev::print_what_to_try(&config, &wanted_dns);
     }
-    running.until_signalled().await?;
+    running.until_signalled().await;
     running.drain().await;
     Ok(())
 }
@@ -126,6 +130,7 @@ struct App {
     registry: Arc<Registry>,
     ledger: Arc<Ledger>,
     grants: Arc<LiveGrants>,
+    learner: Arc<Learner>,
     metrics: prometheus::Registry,
     checks: Checks,
     addons: addons::State,
@@ -153,6 +158,7 @@ impl App {
         let store = SqliteStore::new(proxy.data_dir.join(FILE_NAME));
         let registry = Registry::open(store, &socket_dir);
         let ledger = approvals::open(&proxy.data_dir).map_err(internal)?;
+        let definitions = DefinitionFile::open(&proxy.data_dir);
         let grants = LiveGrants::new(Arc::clone(&ledger), Arc::clone(&registry));
         let metrics = prometheus::Registry::new();
         let approval_metrics = ApprovalMetrics::new(&metrics).map_err(internal)?;
@@ -181,6 +187,7 @@ impl App {
             policy_metrics: Arc::new(PolicyMetrics::new(&metrics).map_err(internal)?),
             ledger: Arc::clone(&ledger),
             grants: Arc::clone(&grants),
+            definitions: Arc::clone(&definitions),
             stopping: stopping.clone(),
         };
         let builder = Builder {
@@ -206,7 +213,8 @@ impl App {
         let service = Arc::new(service);
         let egress = Arc::new(EgressListeners::new(socket_dir));
         let out = Arc::clone(&egress);
-        let (gateway, operator) = mcp::gateway(&service, &config, &source.dir, out, &metrics)?;
+        let files = (&*source.dir, definitions);
+        let (gateway, operator) = mcp::gateway(&service, &config, files, out, &metrics)?;
         let servers = Arc::clone(operator.core.mounts());
         let checks = Checks {
             addons: addons.clone(),
@@ -241,16 +249,19 @@ impl App {
             checks.configuration.clone(),
             &metrics,
         );
+        let reloader = Arc::new(reloader.map_err(internal)?);
+        let learner = learning::learner(&ledger, &grants, &snapshots, &reloader);
         Ok(Arc::new(Self {
             engine,
             registry,
             ledger,
             grants,
+            learner,
             metrics,
             checks,
             addons,
             log,
-            reloader: Arc::new(reloader.map_err(internal)?),
+            reloader,
             snapshots,
             questions,
             operator,
@@ -261,7 +272,8 @@ impl App {
         }))
     }
 
-    fn start(self: Arc<Self>, listeners: Listeners) -> Running {
+    fn start(self: Arc<Self>, listeners: Listeners) -> Result<Running, Failure> {
+        let signals = Signals::new().map_err(internal)?;
         let shutdown = CancellationToken::new();
         let tasks = TaskTracker::new();
         let dns_guard = self.checks.dns.on();
@@ -324,14 +336,16 @@ impl App {
             metrics: self.metrics.clone(),
             flows: self.log.flow_log(),
             approvals: Arc::clone(&self.ledger),
+            learner: Arc::clone(&self.learner),
             control: Arc::clone(&self) as _,
         };
         tasks.spawn(admin::serve(listeners.admin, state, shutdown.clone()));
-        Running {
+        Ok(Running {
             app: self,
             tasks,
             shutdown,
-        }
+            signals,
+        })
     }
 }
 
@@ -340,29 +354,24 @@ struct Running {
     app: Arc<App>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
+    signals: Signals,
 }
 
 impl Running {
     /// Waits for SIGTERM or SIGINT. Meanwhile reloads the configuration on SIGHUP and ignores
     /// SIGUSR1 and SIGUSR2.
-    async fn until_signalled(&self) -> Result<(), Failure> {
-        let mut terminate = signal(SignalKind::terminate()).map_err(internal)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(internal)?;
-        let mut hangup = signal(SignalKind::hangup()).map_err(internal)?;
-        // Supervisors and log rotation send SIGUSR1 and SIGUSR2, which end a process that has no
-        // handler for them.
-        let mut first_user = signal(SignalKind::user_defined1()).map_err(internal)?;
-        let mut second_user = signal(SignalKind::user_defined2()).map_err(internal)?;
+    async fn until_signalled(&mut self) {
+        let signals = &mut self.signals;
         loop {
             tokio::select! {
-                _ = terminate.recv() => return Ok(()),
-                _ = interrupt.recv() => return Ok(()),
-                _ = hangup.recv() => {
+                _ = signals.terminate.recv() => return,
+                _ = signals.interrupt.recv() => return,
+                _ = signals.hangup.recv() => {
                     // After an error, which `reload` logs, the check `configuration_current` fails.
                     let _ = self.app.reloader.reload();
                 }
-                _ = first_user.recv() => tracing::info!("SIGUSR1 is ignored; SIGHUP reloads the configuration"),
-                _ = second_user.recv() => tracing::info!("SIGUSR2 is ignored; SIGHUP reloads the configuration"),
+                _ = signals.first_user.recv() => tracing::info!("SIGUSR1 is ignored; SIGHUP reloads the configuration"),
+                _ = signals.second_user.recv() => tracing::info!("SIGUSR2 is ignored; SIGHUP reloads the configuration"),
             }
         }
     }

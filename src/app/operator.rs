@@ -48,8 +48,9 @@ pub fn audit(audit: &Audit, act: OperatorAct) {
     let said = scope.as_deref().into_iter().chain(act.reason.as_deref());
     let said = said.collect::<Vec<_>>().join(": ");
     record.reason = Some(said).filter(|said| !said.is_empty()).map(Into::into);
-    record.approval = act.approval.map(Into::into);
-    record.waited = act.waited;
+    let approval = flow.approval_record();
+    approval.id = act.approval.map(Into::into);
+    approval.waited = act.waited;
     let done = addons::contract::Outcome {
         status: 200,
         denial: None,
@@ -151,5 +152,6 @@ pub fn caller(container: Arc<Container>) -> Caller {
         info: None,
         session: None,
         log_level: None,
+        takes_tasks: false,
     }
 }

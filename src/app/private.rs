@@ -40,10 +40,12 @@ pub async fn run_private(
         Err(failure) => PrivateStart::Failed(failure.code(), failure.to_string()),
     };
     channel.send(&message, &[]).map_err(internal)?;
-    let Ok(running) = started else { return Ok(()) };
+    let Ok(mut running) = started else {
+        return Ok(());
+    };
     let socket = channel.watch().map_err(internal)?;
     tokio::select! {
-        signalled = running.until_signalled() => signalled?,
+        () = running.until_signalled() => {}
         // The launcher sends nothing more, so the socket becomes readable only when the launcher
         // closes its end.
         _ = socket.readable() => {}
@@ -65,5 +67,5 @@ async fn start(options: PrivateOptions) -> Result<Running, Failure> {
         Arc::new(config),
         OwnListeners::new(std::iter::empty()),
     )?;
-    Ok(app.start(listeners))
+    app.start(listeners)
 }

@@ -19,6 +19,8 @@ pub struct PrivateOptions {
     pub config: PathBuf,
     /// Host patterns that are added to the allowlist: `name`, or `name:port` for one port only.
     pub allow: Vec<String>,
+    /// Whether a person is asked about unlisted hosts, whatever the configuration says.
+    pub ask: bool,
     /// Ports of this machine's loopback that are allowed, by the names `localhost` and `127.0.0.1`.
     pub host_ports: Vec<u16>,
     /// A directory with a `credentials.yaml`, whose active entries are added to those of the
@@ -51,6 +53,9 @@ impl PrivateOptions {
         config.proxy.data_dir = self.state.join("data");
         config.proxy.certs_dir = self.state.join("certs");
         config.proxy.audit.path.clone_from(&self.audit);
+        config.addons.policy.asks_about_hosts |= self.ask;
+        // The state ends with the run.
+        config.proxy.approvals.learned = false;
         let mut allowlist = (*config.addons.allowlist).clone();
         // The command line was already checked with `parse_entry`, so no host is skipped here.
         let loopback = Ipv4Addr::LOCALHOST;

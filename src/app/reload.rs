@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::approvals;
 use super::build::Builder;
 use super::private_options::PrivateOptions;
-use crate::config::{self, Config, ConfigErrors, FILES, Listen, Profile};
+use crate::config::{self, Config, ConfigErrors, FILES, Listen, Profile, ProxyConfig};
 use crate::mcp::Mounts;
 use crate::mcp::policy::{BundleFiles, Bundles, Unloaded};
 use crate::runtime::pause;
@@ -36,6 +36,8 @@ pub struct Source {
     /// The bound addresses may differ from it, for example because of ports on the command line of
     /// `dev`.
     pub listen: Listen,
+    /// The data directory at the start, which stays; `None` before.
+    pub data_dir: Option<PathBuf>,
     /// The options of `run`; `None` for `serve` and `dev`.
     pub private: Option<PrivateOptions>,
 }
@@ -52,15 +54,22 @@ impl Source {
             dir,
             profile,
             listen: Listen::default(),
+            data_dir: None,
             private,
         };
         let config = source.reload(|_, _| {})?;
         source.listen = config.proxy.listen.clone();
+        source.data_dir = Some(config.proxy.data_dir.clone());
         Ok((source, config))
     }
 
     fn reload(&self, check: impl FnOnce(&Settings, &Report)) -> Result<Config, ConfigErrors> {
-        let mut config = config::load_checked(&self.dir, self.profile, check)?;
+        // The data directory that the files name may be another server's, as for a run.
+        let state = |proxy: &ProxyConfig| match self.private {
+            Some(_) => None,
+            None => Some(self.data_dir.as_ref().unwrap_or(&proxy.data_dir).clone()),
+        };
+        let mut config = config::load_with_state(&self.dir, self.profile, state, check)?;
         if let Some(private) = &self.private {
             private.apply(&mut config)?;
         }
@@ -128,6 +137,9 @@ impl Reloader {
         match loaded {
             Ok(snapshot) => {
                 let settings = Arc::clone(&snapshot.config.addons.mcp);
+                // Before `replace`, after which long-lived flows are judged again.
+                let grants = &self.builder.long_lived.grants;
+                grants.learn(Arc::clone(&snapshot.config.learned));
                 self.snapshots.replace(snapshot);
                 let ledger = &self.builder.long_lived.ledger;
                 approvals::end_outdated(ledger, self.snapshots.current());

@@ -9,7 +9,9 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::thread;
 use std::time::Duration;
 
-use addons::contract::{ApprovalAnswer, ApprovalId, ApprovalOutcome, GrantId, LeaseId, Question};
+use addons::contract::{
+    ApprovalAnswer, ApprovalId, ApprovalOutcome, GrantId, LeaseId, Question, QuestionKind, Topic,
+};
 use parking_lot::Mutex;
 use time::OffsetDateTime;
 use tokio::sync::oneshot;
@@ -81,7 +83,9 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Answers a question, or opens it for `ttl` if it is new.
+    /// Answers a question, or opens it for `ttl` if it is new. A new question about a definition
+    /// expires the lease's open ones about other definitions of the same tool: a server that changes
+    /// its definitions again and again would fill the queue with questions of no use.
     pub async fn ask(
         &self,
         question: Question,
@@ -89,14 +93,21 @@ impl Ledger {
     ) -> Result<ApprovalAnswer, StoreError> {
         let waiters = Arc::clone(&self.waiters);
         self.with(move |store, now| {
-            Ok(match store.ask(&question, ttl, now)? {
-                // Another caller has waited for it.
-                Asked::Granted { grant, .. } if waiters.is_promised(grant) => ApprovalAnswer::Used,
-                Asked::Granted { grant, approval } => ApprovalAnswer::Granted { grant, approval },
-                Asked::Denied { approval, words } => ApprovalAnswer::Denied { approval, words },
-                Asked::Open(id) => ApprovalAnswer::Open(id),
-                Asked::Full(limit) => ApprovalAnswer::Full(limit),
-            })
+            let topic = question.topic();
+            if topic.kind == QuestionKind::Definition && store.look_up(&question, now)?.is_none() {
+                store.end_outdated(&|record: &Record| !is_replaced(&record.topic, topic), now)?;
+            }
+            Ok(answer(store.ask(&question, ttl, now)?, &waiters))
+        })
+        .await
+    }
+
+    /// What answers a question now, without asking it; `None` if it would be opened or refused.
+    pub async fn look_up(&self, question: Question) -> Result<Option<ApprovalAnswer>, StoreError> {
+        let waiters = Arc::clone(&self.waiters);
+        self.with(move |store, now| {
+            let found = store.look_up(&question, now)?;
+            Ok(found.map(|asked| answer(asked, &waiters)))
         })
         .await
     }
@@ -127,6 +138,11 @@ impl Ledger {
         }
     }
 
+    /// Whether a grant for one execution is kept for a caller that has waited for it.
+    pub fn is_promised(&self, id: GrantId) -> bool {
+        self.waiters.is_promised(id)
+    }
+
     /// Gives back a grant for one execution that [`wait`](Self::wait) returned and that was not
     /// used: the next caller that waits gets it.
     pub fn release(&self, id: GrantId) {
@@ -137,8 +153,15 @@ impl Ledger {
     /// for one execution and was used. After an error, or if the future is dropped, the grant may
     /// have been used.
     pub async fn use_grant(&self, id: GrantId, lease: LeaseId) -> Result<bool, StoreError> {
-        self.with(move |store, now| store.use_grant(id, lease, now))
-            .await
+        let waiters = Arc::clone(&self.waiters);
+        self.with(move |store, now| {
+            let is_used = store.use_grant(id, lease, now)?;
+            if is_used {
+                waiters.used(id);
+            }
+            Ok(is_used)
+        })
+        .await
     }
 
     /// Returns a question.
@@ -165,6 +188,30 @@ impl Ledger {
     ) -> Result<Record, Refused> {
         self.with_operator(move |store, now| store.approve(id, scope, &decision, now))
             .await
+    }
+
+    /// Approves a question about the definition of a tool. `accept` accepts the definition for
+    /// everyone. It is called only while the question is open, on the thread of the ledger, so that
+    /// no other decision comes in between; it may block. If it fails, the question stays open. No
+    /// grant is left, since its end could not take back the acceptance.
+    pub async fn approve_definition(
+        &self,
+        id: ApprovalId,
+        decision: Decision,
+        accept: impl FnOnce(&Record) -> Result<(), String> + Send + 'static,
+    ) -> Result<Record, Refused> {
+        self.with_operator(move |store, now| {
+            let question = store.get(id, now)?.ok_or(Refused::Unknown)?;
+            if question.state == State::Pending {
+                accept(&question).map_err(Refused::NotInForce)?;
+            }
+            let approved = store.approve(id, Some(Scope::Always), &decision, now)?;
+            if let Some(grant) = store.grant_of(id, now)? {
+                store.revoke(grant.id, now)?;
+            }
+            Ok(approved)
+        })
+        .await
     }
 
     /// See [`ApprovalStore::deny`].
@@ -232,6 +279,7 @@ impl Ledger {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut pruned: Option<Instant> = None;
         while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
+            self.waiters.lapse();
             let live = Arc::clone(&live);
             // Errors are logged by the thread.
             let _ = self
@@ -332,6 +380,24 @@ fn work(
             waiters.tell(&change);
             watchers.send(change);
         }
+    }
+}
+
+/// Whether a question about a definition is replaced by one about another definition of the tool.
+fn is_replaced(old: &Topic, new: &Topic) -> bool {
+    let is_same = (old.lease, old.kind, &old.server, &old.subject)
+        == (new.lease, new.kind, &new.server, &new.subject);
+    is_same && old.revision != new.revision
+}
+
+fn answer(asked: Asked, waiters: &Waiters) -> ApprovalAnswer {
+    match asked {
+        // Another caller has waited for it.
+        Asked::Granted { grant, .. } if waiters.is_promised(grant) => ApprovalAnswer::Used,
+        Asked::Granted { grant, approval } => ApprovalAnswer::Granted { grant, approval },
+        Asked::Denied { approval, words } => ApprovalAnswer::Denied { approval, words },
+        Asked::Open(id) => ApprovalAnswer::Open(id),
+        Asked::Full(limit) => ApprovalAnswer::Full(limit),
     }
 }
 

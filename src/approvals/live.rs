@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{GrantId, LeaseId, LiveGrant};
+use addons::contract::{ApprovalId, GrantId, Learned, LearnedHost, LeaseId, LiveGrant};
 use arc_swap::ArcSwap;
 use time::OffsetDateTime;
 use tokio::sync::Mutex;
@@ -30,6 +30,11 @@ pub struct LiveGrants {
     ledger: Arc<Ledger>,
     registry: Arc<Registry>,
     by_lease: ArcSwap<ByLease>,
+    /// What people approved for every container.
+    learned: ArcSwap<Learned>,
+    /// The questions whose entries are not in force, even if a list has them. Held during a change
+    /// of `learned`.
+    refused: parking_lot::Mutex<HashSet<ApprovalId>>,
     /// Held during a change, so that an older read replaces no newer one.
     changing: Mutex<()>,
 }
@@ -40,6 +45,8 @@ impl LiveGrants {
             ledger,
             registry,
             by_lease: ArcSwap::default(),
+            learned: ArcSwap::default(),
+            refused: parking_lot::Mutex::default(),
             changing: Mutex::default(),
         })
     }
@@ -51,6 +58,47 @@ impl LiveGrants {
             .get(&lease)
             .cloned()
             .unwrap_or_default()
+    }
+
+    /// The hosts that people approved for every container.
+    pub fn learned(&self) -> Arc<Learned> {
+        self.learned.load_full()
+    }
+
+    /// Puts the hosts of the file into force, except those that are [refused](Self::refuse).
+    pub fn learn(&self, learned: Arc<Learned>) {
+        let mut refused = self.refused.lock();
+        refused.retain(|id| learned.iter().any(|one| one.question == *id));
+        self.put(&learned, &refused);
+    }
+
+    /// Ends the entry of this question. A list that still has it, for example of a reload that has
+    /// read the file earlier, does not put it into force again. The next list without it ends that.
+    pub fn refuse(&self, question: ApprovalId) {
+        let mut refused = self.refused.lock();
+        refused.insert(question);
+        self.put(&self.learned(), &refused);
+    }
+
+    /// Lets the next list put the entry of this question into force.
+    pub fn accept(&self, question: ApprovalId) {
+        self.refused.lock().remove(&question);
+    }
+
+    /// Replaces what is in force. If a host is missing, all flows that rest on grants are judged
+    /// again.
+    fn put(&self, learned: &Learned, refused: &HashSet<ApprovalId>) {
+        let kept = learned
+            .iter()
+            .filter(|one| !refused.contains(&one.question));
+        let learned: Arc<Learned> = Arc::new(kept.cloned().collect());
+        let before = self.learned.swap(Arc::clone(&learned));
+        let stays = |one: &LearnedHost| learned.of(&one.host).contains(one);
+        if !before.iter().all(stays) {
+            for container in self.registry.in_memory() {
+                container.grant_ended();
+            }
+        }
     }
 
     /// Reads all grants from the ledger.

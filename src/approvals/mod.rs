@@ -5,6 +5,7 @@
 //! decided is lost and no approval for one execution is used twice, also after a crash.
 
 pub mod bounds;
+mod learner;
 mod ledger;
 mod live;
 mod metrics;
@@ -16,6 +17,7 @@ mod store;
 mod waiters;
 mod watch;
 
+pub use learner::{Learner, NotLearned};
 pub use ledger::{Ledger, LiveLeases};
 pub use live::LiveGrants;
 pub use metrics::ApprovalMetrics;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{
-    ApprovalAnswer, ApprovalId, ApprovalLedger, ApprovalOutcome, BoxFuture, GrantId, LeaseId,
-    LiveGrant, Question, Unavailable,
+    ApprovalAnswer, ApprovalId, ApprovalLedger, ApprovalOutcome, BoxFuture, GrantId, Learned,
+    LeaseId, LiveGrant, Question, Unavailable,
 };
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -40,6 +40,14 @@ impl ApprovalLedger for LedgerPort {
         self.grants.of(lease)
     }
 
+    fn learned(&self) -> Arc<Learned> {
+        self.grants.learned()
+    }
+
+    fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>> {
         Box::pin(async move {
             let lease = question.topic().lease;
@@ -50,6 +58,13 @@ impl ApprovalLedger for LedgerPort {
             }
             Ok(answer)
         })
+    }
+
+    fn look_up(
+        &self,
+        question: Question,
+    ) -> BoxFuture<'_, Result<Option<ApprovalAnswer>, Unavailable>> {
+        Box::pin(async move { self.ledger.look_up(question).await.map_err(unavailable) })
     }
 
     fn wait(
@@ -63,7 +78,11 @@ impl ApprovalLedger for LedgerPort {
                 return Ok(None);
             };
             let outcome = outcome.map_err(unavailable)?;
-            if let ApprovalOutcome::Granted(_) = outcome {
+            // One for one execution is never in memory. It is returned at once, so that it is not
+            // lost with a caller that goes away.
+            if let ApprovalOutcome::Granted(id) = outcome
+                && !self.ledger.is_promised(id)
+            {
                 self.grants.refresh().await.map_err(unavailable)?;
             }
             Ok(Some(outcome))

@@ -37,6 +37,14 @@ pub trait ApprovalStore: fmt::Display + Send {
         now: OffsetDateTime,
     ) -> Result<Asked, StoreError>;
 
+    /// What [`ask`](Self::ask) would answer from a denial, a grant or an open question; `None` if it
+    /// would open a question, or refuse to. Changes nothing else.
+    fn look_up(
+        &mut self,
+        question: &Question,
+        now: OffsetDateTime,
+    ) -> Result<Option<Asked>, StoreError>;
+
     /// Returns a question.
     fn get(&mut self, id: ApprovalId, now: OffsetDateTime) -> Result<Option<Record>, StoreError>;
 
@@ -158,6 +166,9 @@ pub enum Refused {
         Scope::names(*.0).join(", ")
     )]
     Scope(QuestionKind),
+    /// What was approved could not be put in force.
+    #[error("the question stays open: {0}")]
+    NotInForce(String),
     #[error(transparent)]
     Store(#[from] StoreError),
 }

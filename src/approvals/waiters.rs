@@ -67,10 +67,27 @@ impl Waiters {
 
     /// Whether a caller that has waited for this grant may still use it, so that no other gets it.
     pub(super) fn is_promised(&self, grant: GrantId) -> bool {
+        self.lapse();
+        self.queues.lock().promised.contains_key(&grant)
+    }
+
+    /// Gives grants that were not used in time to the next callers.
+    pub(super) fn lapse(&self) {
         let now = (self.clock)();
         let mut queues = self.queues.lock();
-        queues.promised.retain(|_, (_, until)| *until > now);
-        queues.promised.contains_key(&grant)
+        let over = queues
+            .promised
+            .iter()
+            .filter(|(_, (_, until))| *until <= now);
+        let over: Vec<_> = over.map(|(grant, (id, _))| (*grant, *id)).collect();
+        for (grant, id) in over {
+            queues.offer(id, grant, now);
+        }
+    }
+
+    /// A used grant is not given back.
+    pub(super) fn used(&self, grant: GrantId) {
+        self.queues.lock().promised.remove(&grant);
     }
 
     /// Gives a grant that a caller has taken and not used to the next caller.

@@ -25,6 +25,7 @@ Examples:
   unified-proxy run -- npm test
   unified-proxy run --allow packages.example.com -- npm install
   unified-proxy run --with-logins --repo OWNER/NAME -- claude
+  unified-proxy run --ask -- npm install          answer in another terminal: approvals --watch
   unified-proxy run --learn allowlist.yaml -- ./build.sh
 
 Exit codes:
@@ -80,6 +81,7 @@ Examples:
   unified-proxy approvals deny 3f2a --comment later
   unified-proxy approvals grants
   unified-proxy approvals revoke 9c01
+  unified-proxy approvals learned --patch          what is approved for everyone, for allowlist.yaml
 
 Without --socket, every server of this user is asked: the one at $UNIFIED_PROXY_SOCKET or
 /var/run/proxy/api.sock, that of `dev` in this directory, and each running `run`.
@@ -95,6 +97,7 @@ Examples:
   unified-proxy approvals approve 3f2a            a tool call once, a request or host for 10 minutes
   unified-proxy approvals approve 3f2a --for 1h
   unified-proxy approvals approve 3f2a --lease --comment release
+  unified-proxy approvals approve 3f2a --always   a host, for every container
 
 `approvals show ID` lists the scopes that the question can have.";
 

@@ -77,7 +77,7 @@ impl Explain {
 }
 
 /// Formats the verdict, then each addon's verdict with its notes and, if it denies, the reason.
-fn lines(question: &ExplainRequest, explanation: &Explanation) -> String {
+pub(super) fn lines(question: &ExplainRequest, explanation: &Explanation) -> String {
     let verdict = match explanation.allowed {
         true => "allowed",
         false => "denied",

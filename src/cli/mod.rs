@@ -21,10 +21,10 @@ mod tail;
 mod unreachable;
 
 use std::ffi::OsString;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use addons::contract::ContainerId;
 use clap::{Args, Parser, Subcommand};
@@ -116,7 +116,7 @@ pub enum AuditCommand {
 
 /// The state directory of `dev` in the working directory, if this user made it. In a directory that
 /// others can write to, another user could have made one, with a server of their own behind its
-/// socket.
+/// socket. An empty one is a placeholder of `run`.
 fn dev_state() -> Option<&'static Path> {
     let path = Path::new(DEV_STATE);
     let us = rustix::process::geteuid().as_raw();
@@ -124,7 +124,8 @@ fn dev_state() -> Option<&'static Path> {
     let is_ours = found
         .into_iter()
         .all(|found| found.is_ok_and(|found| found.uid() == us));
-    (is_ours && path.is_dir()).then_some(path)
+    let mut entries = fs::read_dir(path).into_iter().flatten();
+    (is_ours && entries.next().is_some()).then_some(path)
 }
 
 /// Whether the server that made a socket has ended.

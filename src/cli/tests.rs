@@ -1,7 +1,7 @@
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
-use addons::contract::{BoxFuture, RpcError};
+use addons::contract::{BoxFuture, Container, RpcError};
 use clap::CommandFactory;
 use serde_json::value::RawValue;
 use testkit::{each_row, each_row_async};
@@ -12,8 +12,8 @@ use crate::admin::{
     AdminState, Check, ControlPlane, ExplainRequest, Explanation, Health, NamedTool, OperatorAct,
     OperatorRequest, SandboxSettings,
 };
-use crate::approvals::Ledger;
 use crate::approvals::sqlite::SqliteApprovals;
+use crate::approvals::{Learner, Ledger, LiveGrants};
 use crate::mcp::{AcceptError, Digests, Outcome};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
@@ -76,6 +76,7 @@ fn documented_command_lines_are_parsed() {
             "mcp call kb_read {\"a\":1} --url http://127.0.0.1:8091/mcp",
             "mcp accept kb read",
             "run -- ls",
+            "run --ask --learn /tmp/a -- ls",
             "env",
             "env --shell fish --socket /tmp/s",
             "env --shell json --proxy http://proxy:8080 --certs /certs",
@@ -91,6 +92,8 @@ fn documented_command_lines_are_parsed() {
             "approvals deny 0a1b --comment no --socket /tmp/s",
             "approvals forget 0a1b",
             "approvals grants --json",
+            "approvals learned --json",
+            "approvals learned --patch --socket /tmp/s",
             "approvals grant c1 a.example.com",
             "approvals grant c1 a.example.com:8443 --for 24h",
             "approvals grant c1 a.example.com --lease --json",
@@ -227,6 +230,8 @@ fn invalid_command_lines_are_usage_errors() {
             "approvals approve 0a --for 10m --lease",
             "approvals approve 0a --lease --always",
             "approvals deny 0a --for 10m",
+            "approvals learned --patch --json",
+            "run --ask --server /tmp/s -- ls",
             "approvals grant c1",
             "approvals grant c/1 a.example.com",
             "approvals grant c1 a.example.com:0",
@@ -298,6 +303,8 @@ impl ControlPlane for Control {
         Box::pin(async { outcome })
     }
 
+    fn lease_began(&self, _: &Arc<Container>) {}
+
     fn audit(&self, _: OperatorAct) {}
 
     fn definition(&self, NamedTool { server, tool }: NamedTool) -> Result<Digests, AcceptError> {
@@ -334,7 +341,10 @@ fn serve(directory: &Path) -> CancellationToken {
 /// token is cancelled.
 pub(super) fn serve_with(directory: &Path, approvals: Arc<Ledger>) -> CancellationToken {
     let registry = Registry::open(SqliteStore::new(directory.join(FILE_NAME)), directory);
+    let grants = LiveGrants::new(Arc::clone(&approvals), Arc::clone(&registry));
+    let learner = Learner::new(Arc::clone(&approvals), grants, || None, || Ok(()));
     let state = AdminState {
+        learner,
         control: Arc::new(Control(Arc::clone(&registry))),
         registry,
         admin_uids: Vec::new(),

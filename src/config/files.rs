@@ -9,20 +9,20 @@ use zeroize::Zeroizing;
 
 /// Limit on the size of a configuration file, in bytes: ten times the size of the largest sensible
 /// one.
-const MAX_FILE_BYTES: u64 = 1 << 20;
+pub const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Reads and parses a file of the directory, and expands `${NAME}` with `env`. A missing file is an
-/// absent document. Errors go to `report`.
-pub fn open<'a>(dir: &Path, name: &str, env: Env<'_>, report: &'a Report) -> Document<'a> {
+/// Reads and parses a file of the directory, and expands `${NAME}` with `env`, if that is given. A
+/// missing file is an absent document. Errors go to `report`.
+pub fn open<'a>(dir: &Path, name: &str, env: Option<Env<'_>>, report: &'a Report) -> Document<'a> {
     match read(&dir.join(name)) {
         Ok(None) => Document::absent(name, report),
-        Ok(Some(bytes)) => Document::parse(name, &bytes, Some(env), report),
+        Ok(Some(bytes)) => Document::parse(name, &bytes, env, report),
         Err(error) => Document::unreadable(name, &error, report),
     }
 }
 
 /// Reads a file; `None` if it does not exist. A dangling symbolic link is an error.
-fn read(path: &Path) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+pub fn read(path: &Path) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),

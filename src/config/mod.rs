@@ -3,6 +3,7 @@
 //! `addons::contract::settings` parses the files; each addon reads its own settings from them.
 
 mod files;
+mod learned;
 mod nameserver;
 mod notify;
 mod proxy;
@@ -12,11 +13,13 @@ use std::fs;
 use std::io::{self, IsTerminal};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use addons::Settings;
 pub use addons::contract::settings::{ConfigError, ConfigErrors};
 use addons::contract::settings::{Document, Env, Files, Report};
 
+pub use learned::{LearnedFile, MAX_LEARNED, Prepared};
 pub use nameserver::nameservers_of;
 pub use notify::NotifyTarget;
 pub use types::{
@@ -94,23 +97,36 @@ pub fn load_checked(
     profile: Profile,
     check: impl FnOnce(&Settings, &Report),
 ) -> Result<Config, ConfigErrors> {
-    read(dir, profile, &|name| std::env::var(name).ok(), check)
+    load_with_state(dir, profile, |_| None, check)
+}
+
+/// Like [`load_checked`], for a server, which also reads `learned.yaml` in the data directory that
+/// `state` returns, if there is one and `approvals.learned` is on.
+pub fn load_with_state(
+    dir: &Path,
+    profile: Profile,
+    state: impl FnOnce(&ProxyConfig) -> Option<PathBuf>,
+    check: impl FnOnce(&Settings, &Report),
+) -> Result<Config, ConfigErrors> {
+    let env = |name: &str| std::env::var(name).ok();
+    read(dir, profile, &env, state, check)
 }
 
 /// Like [`load`], but gets variables from `env`.
 pub fn load_with(dir: &Path, profile: Profile, env: Env<'_>) -> Result<Config, ConfigErrors> {
-    read(dir, profile, env, |_, _| {})
+    read(dir, profile, env, |_| None, |_, _| {})
 }
 
 fn read(
     dir: &Path,
     profile: Profile,
     env: Env<'_>,
+    state: impl FnOnce(&ProxyConfig) -> Option<PathBuf>,
     check: impl FnOnce(&Settings, &Report),
 ) -> Result<Config, ConfigErrors> {
     let report = Report::default();
     check_directory(dir, &report)?;
-    let files = Files::open(|name| files::open(dir, name, env, &report));
+    let files = Files::open(|name| files::open(dir, name, Some(env), &report));
     let names = FILES.into_iter().zip(files.all());
     let names = names.filter(|(_, document)| !document.is_absent());
     let names = names.map(|(name, _)| name).collect();
@@ -119,8 +135,11 @@ fn read(
     addons.check(&files);
     files.refuse_unknown_keys();
     check(&addons, &report);
+    let state = state(&proxy).filter(|_| proxy.approvals.learned);
+    let learned = state.map(|state| learned::read(&state, &report));
     Ok(Config {
         proxy,
+        learned: Arc::new(learned.into_iter().flatten().collect()),
         addons,
         files: names,
         warnings: report.finish()?,
@@ -134,7 +153,7 @@ pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigError
     let report = Report::default();
     check_directory(dir, &report)?;
     let files = Files::open(|name| match name {
-        "proxy.yaml" => files::open(dir, name, &env, &report),
+        "proxy.yaml" => files::open(dir, name, Some(&env), &report),
         _ => Document::absent(name, &report),
     });
     let proxy = proxy::read(&files, profile, &env);

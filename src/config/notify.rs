@@ -3,7 +3,7 @@
 use std::fmt;
 
 use addons::contract::settings::{Fields, Setting};
-use addons::contract::{Authority, Host, UrlSecrets};
+use addons::contract::{Endpoint, Host, UrlSecrets};
 use http::Uri;
 use zeroize::Zeroizing;
 
@@ -55,17 +55,9 @@ fn secret(text: &str) -> Result<Zeroizing<String>, &'static str> {
 fn url_of(text: &str) -> Result<(String, (Host, u16)), &'static str> {
     const WRONG: &str = "must be an http:// or https:// URL, such as https://hooks.example.com/x";
     let uri: Uri = text.parse().map_err(|_| WRONG)?;
-    let port = match uri.scheme_str() {
-        Some("https") => 443,
-        Some("http") => 80,
-        _ => return Err(WRONG),
-    };
-    let authority = uri.authority().ok_or(WRONG)?.as_str();
-    let authority = Authority::parse(authority, Some(port)).map_err(|_| WRONG)?;
-    match text.contains('#') {
-        true => Err(WRONG),
-        false => Ok((text.to_owned(), (authority.host, authority.port))),
-    }
+    let endpoint = Endpoint::of(&uri).filter(|_| !text.contains('#'));
+    let Endpoint { host, port, .. } = endpoint.ok_or(WRONG)?;
+    Ok((text.to_owned(), (host, port)))
 }
 
 /// The URL without its query and its secrets.

@@ -79,12 +79,15 @@ pub fn read(files: &Files<'_>, profile: Profile, env: Env<'_>) -> ProxyConfig {
         dns: dns(&fields.section("dns")),
         logging: logging(&fields.section("logging"), profile, env, polis),
         audit,
-        approvals: ApprovalsConfig {
-            ttl: fields
-                .section("approvals")
-                .or("ttl", secs(60 * 60), |at| at.duration()),
-            notify: NotifyTarget::read(&fields.section("approvals")),
-        },
+        approvals: approvals(&fields.section("approvals")),
+    }
+}
+
+fn approvals(fields: &Fields<'_>) -> ApprovalsConfig {
+    ApprovalsConfig {
+        ttl: fields.or("ttl", secs(60 * 60), |at| at.duration()),
+        learned: fields.or("learned", true, |at| at.boolean()),
+        notify: NotifyTarget::read(fields),
     }
 }
 

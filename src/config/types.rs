@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::notify::NotifyTarget;
 use addons::Settings;
-use addons::contract::{EntryMap, Host, Origin};
+use addons::contract::{EntryMap, Host, Learned, Origin};
 
 /// The validated settings of all files. Never changed: a reload builds a new value.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub struct Config {
     pub proxy: ProxyConfig,
     /// The settings of the addons, from all files.
     pub addons: Settings,
+    /// The hosts of `learned.yaml`; empty unless a server loaded the configuration.
+    pub learned: Arc<Learned>,
     /// The names of the configuration files that exist.
     pub files: Vec<&'static str>,
     /// Warnings for the log and for `check`, such as inactive credentials. Never a secret.
@@ -50,6 +52,8 @@ pub struct ApprovalsConfig {
     /// How long a question waits for a person's decision, and how long a denial answers equal
     /// questions.
     pub ttl: Duration,
+    /// Whether hosts can be approved for every container, and `learned.yaml` is in force.
+    pub learned: bool,
     /// The URLs that learn of each new question.
     pub notify: Vec<NotifyTarget>,
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use addons::contract::{Denial, Fault, Path, Request};
+use addons::contract::{Container, Fault, Path, Request, Verdict};
 use http::{HeaderMap, Method};
 
 use super::permission::Permission;
@@ -25,10 +25,7 @@ impl Session {
         let Some(container) = &self.container else {
             return std::future::pending().await;
         };
-        // The level may have risen since the flow was judged, or the grant may have ended.
-        let is_outdated = |permitted: &Permission| {
-            permitted.level < container.level() || permitted.rests_on_grant
-        };
+        let is_outdated = |permitted: &Permission| may_be_outdated(permitted, container);
         let (mut generation, mut is_due) = match permitted {
             Some(permitted) => (permitted.generation, is_outdated(permitted)),
             None => {
@@ -65,13 +62,28 @@ impl Session {
             return true;
         };
         let snapshot = self.service.snapshot();
-        Box::pin(self.may_still(&permitted, &snapshot)).await
+        Box::pin(self.judge_again(&permitted, &snapshot))
+            .await
+            .is_ok()
     }
 
-    /// Whether the chain still permits a tunnel to the endpoint and, for a WebSocket, its
-    /// handshake. This is a dry run, which is neither counted nor recorded. Only a denial by policy
-    /// revokes a permission; a temporary failure does not.
-    async fn may_still(&self, permitted: &Permission, snapshot: &Snapshot) -> bool {
+    /// Judges a permission again that may be outdated already. Denies as
+    /// [`judge_again`](Self::judge_again) does.
+    pub(super) async fn judge_if_outdated(&self, permitted: &Permission) -> Verdict {
+        let snapshot = self.service.snapshot();
+        let container = self.container.as_ref();
+        let is_outdated = permitted.generation != snapshot.generation()
+            || container.is_some_and(|container| may_be_outdated(permitted, container));
+        match is_outdated {
+            true => Box::pin(self.judge_again(permitted, &snapshot)).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Lets the chain judge again a tunnel to the endpoint and, for a WebSocket, its handshake. This
+    /// is a dry run, which is neither counted nor recorded. Only a denial by policy revokes a
+    /// permission; a temporary failure does not.
+    async fn judge_again(&self, permitted: &Permission, snapshot: &Snapshot) -> Verdict {
         let start = self.start(snapshot, permitted.kind, permitted.endpoint.clone());
         let (chain, mut flow) = (snapshot.chain(), start.begin_dry());
         let mut judged = chain.tunnel(&mut flow).await;
@@ -82,8 +94,16 @@ impl Session {
             judged = chain.request(&mut flow, &mut handshake).await;
         }
         // Nothing judges a flow again whose grant has ended, so it ends on any denial.
-        let is_temporary =
-            |denial: Denial| !permitted.rests_on_grant && denial.code().fault() != Fault::Policy;
-        judged.map_or_else(is_temporary, |_| true)
+        match judged {
+            Err(denial) if permitted.rests_on_grant || denial.code().fault() == Fault::Policy => {
+                Err(denial)
+            }
+            _ => Ok(()),
+        }
     }
+}
+
+/// Whether the level may have risen since the flow was judged, or its grant may have ended.
+fn may_be_outdated(permitted: &Permission, container: &Container) -> bool {
+    permitted.level < container.level() || permitted.rests_on_grant
 }

@@ -71,8 +71,8 @@ pub struct Session {
     pub idle: Arc<IdleTracker>,
     pub timeouts: Timeouts,
     /// The permission of the latest request, if that request was in absolute form; `None` before
-    /// the first request, and after a request in origin form or a CONNECT. The request may be under
-    /// way or answered. The permission is judged again after a reload, a change of the security level
+    /// the first request, while the chain judges the destination, and after a request in origin form
+    /// or a CONNECT. The request may be under way or answered. The permission is judged again after a reload, a change of the security level
     /// and the end of a grant.
     pub latest_permission: Mutex<Option<Permission>>,
     #[expect(clippy::vec_box, reason = "callers hold them in boxes")]

@@ -26,6 +26,9 @@ pub struct Caller {
     pub session: Option<Arc<str>>,
     /// The lowest severity of log messages that a modern request asks for.
     pub log_level: Option<LogLevel>,
+    /// Whether this modern request declares the extension of tasks, so that its response may be a
+    /// task.
+    pub takes_tasks: bool,
 }
 
 /// The W3C trace context of an HTTP request.
@@ -56,6 +59,7 @@ impl Caller {
             info: self.info.clone(),
             session: None,
             log_level: None,
+            takes_tasks: false,
         }
     }
 }

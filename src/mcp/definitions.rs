@@ -4,14 +4,18 @@
 //! blocks the tool until an operator accepts that digest or the server reverts the change. The
 //! digests must outlive the process: without them, the first definition after a restart would be
 //! accepted, even if it had changed.
+//!
+//! Short accepted definitions are stored too, so that a person sees what has changed.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use addons::contract::{BoxFuture, Definitions, Pin, Unavailable};
+use addons::contract::{
+    AcceptedDefinitions, BoxFuture, Definitions, ListedDefinition, Pin, Unavailable,
+};
 use addons::mcp::{McpMetrics, accept_command};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -23,9 +27,12 @@ use super::warnings::{Subject, warn};
 pub const FILE_NAME: &str = "mcp-definitions.json";
 /// The most tools of one server that are stored. A further tool counts as changed.
 const MAX_TOOLS_PER_SERVER: usize = 10_000;
-/// The largest file that is read, in bytes: enough for about 90 servers that each have
-/// [`MAX_TOOLS_PER_SERVER`] changed tools with names of 128 bytes. A larger file counts as
-/// unreadable.
+/// The most bytes of definitions that are stored for one server. Without a definition, a person sees
+/// only the new one.
+const MAX_TEXT_PER_SERVER: usize = 256 << 10;
+/// The largest file that is read, in bytes: enough for about 80 servers that each have
+/// [`MAX_TOOLS_PER_SERVER`] changed tools with names of 128 bytes, and [`MAX_TEXT_PER_SERVER`]. A
+/// larger file counts as unreadable.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// The accepted and changed digests of one server's tools, by name.
@@ -38,6 +45,29 @@ struct Pinned {
     /// The digest that waits to be accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     changed: Option<String>,
+    /// The accepted definition; `None` until the server lists it again after it was accepted, and if
+    /// there is no room for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    definition: Option<Box<str>>,
+}
+
+/// The room for the definitions of one server's tools, in bytes.
+struct Room(usize);
+
+impl Room {
+    fn of(tools: &Tools) -> Self {
+        let kept = tools
+            .values()
+            .filter_map(|pinned| pinned.definition.as_deref());
+        let kept = kept.map(str::len).sum();
+        Self(MAX_TEXT_PER_SERVER.saturating_sub(kept))
+    }
+
+    /// The definition, if there is room.
+    fn take(&mut self, text: &str) -> Option<Box<str>> {
+        self.0 = self.0.checked_sub(text.len())?;
+        Some(text.into())
+    }
 }
 
 /// Why a definition could not be accepted.
@@ -139,36 +169,49 @@ impl DefinitionFile {
             });
         }
         pinned.accepted.clone_from(&digest);
+        pinned.definition = None;
         self.write(&changed)
             .map_err(|error| AcceptError::Unwritten(error.to_string()))?;
         *servers = Some(changed);
         Ok(digest)
     }
 
+    /// The accepted definition of a tool, if it is stored. Blocks while the file is written.
+    fn accepted_text(&self, server: &str, tool: &str) -> Option<Box<str>> {
+        let servers = self.servers.lock();
+        servers.as_ref()?.get(server)?.get(tool)?.definition.clone()
+    }
+
     fn unreadable(&self) -> AcceptError {
         AcceptError::Unwritten(format!("{} cannot be read", self.path.display()))
     }
 
-    /// Compares the digests of tools with the stored ones, and stores new and changed digests.
+    /// Compares the digests of tools with the stored ones, and stores new and changed digests, and
+    /// accepted definitions.
     /// Blocks. Also returns the number of changed digests that were not stored yet. Fails if
     /// [`DefinitionFile::open`] could not read the file, or if the file cannot be written.
     fn compare(
         &self,
         server: &str,
-        tools: &[(Arc<str>, [u8; 32])],
+        tools: &[ListedDefinition],
     ) -> Result<(Vec<Pin>, usize), Unavailable> {
         let mut servers = self.servers.lock();
         let all = servers.as_mut().ok_or(Unavailable)?;
         let present = all.get(server).cloned().unwrap_or_default();
         let mut updated = present.clone();
+        let mut room = Room::of(&present);
         let mut changes = 0;
-        let pins = tools.iter().map(|(tool, digest)| {
+        let pins = tools.iter().map(|listed| {
+            let ListedDefinition { tool, digest, text } = listed;
             let digest = hex(digest);
             let is_full = updated.len() >= MAX_TOOLS_PER_SERVER;
             match updated.get_mut(&**tool) {
                 Some(pinned) if pinned.accepted == digest => {
                     // The server reverted the change.
                     pinned.changed = None;
+                    if pinned.definition.is_none() {
+                        pinned.definition = room.take(text);
+                    }
                     Pin::Accepted
                 }
                 Some(pinned) => {
@@ -187,6 +230,7 @@ impl DefinitionFile {
                     let pinned = Pinned {
                         accepted: digest,
                         changed: None,
+                        definition: room.take(text),
                     };
                     updated.insert(tool.to_string(), pinned);
                     Pin::Accepted
@@ -211,9 +255,9 @@ impl DefinitionFile {
     /// Replaces the file atomically: the new one is on disk before it is renamed.
     fn write(&self, servers: &BTreeMap<String, Tools>) -> io::Result<()> {
         let directory = self.path.parent().unwrap_or(Path::new("."));
-        let mut file = tempfile::NamedTempFile::new_in(directory)?;
+        let mut file = BufWriter::new(tempfile::NamedTempFile::new_in(directory)?);
         serde_json::to_writer(&mut file, servers)?;
-        file.flush()?;
+        let file = file.into_inner()?;
         file.as_file().sync_all()?;
         file.persist(&self.path).map_err(|error| error.error)?;
         fs::File::open(directory)?.sync_all()
@@ -236,6 +280,23 @@ fn hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Reads accepted definitions, on blocking threads.
+pub struct StoredDefinitions(pub Arc<DefinitionFile>);
+
+impl AcceptedDefinitions for StoredDefinitions {
+    fn accepted<'a>(
+        &'a self,
+        server: &'a str,
+        tool: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Box<str>>, Unavailable>> {
+        let (file, server, tool) = (Arc::clone(&self.0), server.to_owned(), tool.to_owned());
+        Box::pin(async move {
+            let read = tokio::task::spawn_blocking(move || file.accepted_text(&server, &tool));
+            read.await.map_err(|_| Unavailable)
+        })
+    }
+}
+
 /// Implements [`Definitions`] with a [`DefinitionFile`], on blocking threads.
 pub struct PinnedDefinitions {
     pub file: Arc<DefinitionFile>,
@@ -247,7 +308,7 @@ impl Definitions for PinnedDefinitions {
     fn pin<'a>(
         &'a self,
         server: &'a str,
-        tools: Vec<(Arc<str>, [u8; 32])>,
+        tools: Vec<ListedDefinition>,
     ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>> {
         let (file, named) = (Arc::clone(&self.file), server.to_owned());
         Box::pin(async move {
@@ -269,16 +330,68 @@ mod tests {
     fn pins(
         file: &DefinitionFile,
         server: &str,
-        tools: &[(Arc<str>, [u8; 32])],
+        tools: &[ListedDefinition],
     ) -> Result<Vec<Pin>, Unavailable> {
         file.compare(server, tools).map(|(pins, _)| pins)
     }
 
-    fn tools(named: &[(&str, u8)]) -> Vec<(Arc<str>, [u8; 32])> {
-        let tools = named.iter();
-        tools
-            .map(|(name, byte)| (Arc::from(*name), [*byte; 32]))
-            .collect()
+    fn tools(named: &[(&str, u8)]) -> Vec<ListedDefinition> {
+        let listed = named.iter().map(|(name, byte)| ListedDefinition {
+            tool: (*name).into(),
+            digest: [*byte; 32],
+            text: format!("{name} {byte}").into(),
+        });
+        listed.collect()
+    }
+
+    #[test]
+    fn the_accepted_definition_is_kept_over_changes_and_restarts() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = DefinitionFile::open(directory.path());
+        let kept = |file: &DefinitionFile| file.accepted_text("files", "read");
+        assert_eq!(kept(&file), None);
+        pins(&file, "files", &tools(&[("read", 1)])).unwrap();
+        pins(&file, "files", &tools(&[("read", 2)])).unwrap();
+        assert_eq!(kept(&file).as_deref(), Some("read 1"));
+        let again = DefinitionFile::open(directory.path());
+        assert_eq!(kept(&again).as_deref(), Some("read 1"));
+        again.accept("files", "read", None).unwrap();
+        assert_eq!(kept(&again), None);
+        pins(&again, "files", &tools(&[("read", 2)])).unwrap();
+        assert_eq!(kept(&again).as_deref(), Some("read 2"));
+    }
+
+    #[test]
+    fn the_definitions_of_a_server_that_take_too_much_room_are_not_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = DefinitionFile::open(directory.path());
+        let long = "x".repeat(MAX_TEXT_PER_SERVER / 2);
+        let mut listed = tools(&[("a", 1), ("b", 1), ("c", 1)]);
+        for one in &mut listed {
+            one.text = long.as_str().into();
+        }
+        for server in ["first", "second"] {
+            let expected = Ok(vec![Pin::Accepted; 3]);
+            assert_eq!(pins(&file, server, &listed), expected);
+            assert_eq!(pins(&file, server, &listed), expected);
+            let kept = ["a", "b", "c"].map(|tool| file.accepted_text(server, tool).is_some());
+            assert_eq!(kept, [true, true, false], "{server}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_definitions_gets_them_when_the_server_lists_its_tools() {
+        let directory = tempfile::tempdir().unwrap();
+        let old = format!(
+            r#"{{"files":{{"read":{{"accepted":"{}"}}}}}}"#,
+            hex(&[1; 32])
+        );
+        fs::write(directory.path().join(FILE_NAME), old).unwrap();
+        let file = DefinitionFile::open(directory.path());
+        let listed = tools(&[("read", 1)]);
+        assert_eq!(pins(&file, "files", &listed), Ok(vec![Pin::Accepted]));
+        let kept = file.accepted_text("files", "read");
+        assert_eq!(kept.as_deref(), Some("read 1"));
     }
 
     #[test]
@@ -373,7 +486,11 @@ mod tests {
     fn a_tool_over_the_limit_of_its_server_counts_as_changed() {
         let directory = tempfile::tempdir().unwrap();
         let file = DefinitionFile::open(directory.path());
-        let many = (0..MAX_TOOLS_PER_SERVER).map(|number| (Arc::from(number.to_string()), [0; 32]));
+        let many = (0..MAX_TOOLS_PER_SERVER).map(|number| ListedDefinition {
+            tool: number.to_string().into(),
+            digest: [0; 32],
+            text: "{}".into(),
+        });
         let many: Vec<_> = many.collect();
         assert!(
             pins(&file, "a", &many)

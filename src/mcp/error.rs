@@ -35,6 +35,12 @@ pub fn protocol_error(code: i64, message: impl Into<Cow<'static, str>>) -> RpcEr
     }
 }
 
+/// Whether an error is a verdict on a call: a policy or a person denied it, or nobody decided.
+pub fn is_verdict(error: &RpcError) -> bool {
+    let verdicts = [Code::PolicyDenied, Code::PolicyDeniedContinue];
+    verdicts.iter().any(|code| number_of(*code).0 == error.code)
+}
+
 /// The error for an unknown method.
 pub fn method_not_found(method: &str) -> RpcError {
     protocol_error(METHOD_NOT_FOUND, format!("Method not found: {method}"))

@@ -207,6 +207,12 @@ impl Params {
         Ok(())
     }
 
+    /// The params with another text of about the same length, charged as before.
+    #[must_use]
+    pub fn with_text(self, text: Box<RawValue>) -> Self {
+        Self { text, ..self }
+    }
+
     /// The text, which is no longer charged.
     pub fn into_text(self) -> Box<RawValue> {
         self.text

@@ -244,3 +244,7 @@ pub fn write_response(id: Option<&Id>, outcome: &Outcome) -> String {
         }
     }
 }
+/// Whether a JSON text is a progress token: a string or a number.
+pub fn is_progress_token(json: &str) -> bool {
+    json.starts_with(|first: char| first == '"' || first == '-' || first.is_ascii_digit())
+}

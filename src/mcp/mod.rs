@@ -13,6 +13,7 @@ mod message;
 mod message_memory;
 mod mounts;
 pub mod policy;
+mod random;
 mod tasks;
 mod version;
 mod warnings;
@@ -22,7 +23,7 @@ pub use self::core::{
     MAX_CALLS as MAX_CALLS_IN_ALL, MAX_CALLS_PER_LEASE, MAX_SUBSCRIPTIONS, Rules, SERVERS_META,
 };
 pub use caller::{Caller, LogLevel, TraceContext};
-pub use definitions::{AcceptError, DefinitionFile, Digests, PinnedDefinitions};
+pub use definitions::{AcceptError, DefinitionFile, Digests, PinnedDefinitions, StoredDefinitions};
 pub use error::{HEADER_MISMATCH, INVALID_REQUEST, PARSE_ERROR, SERVER_ERROR, protocol_error};
 pub use event::{EVENT_QUEUE, Event, Events, Params};
 pub use fields::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};

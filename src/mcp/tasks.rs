@@ -1,5 +1,5 @@
-//! Removes the capability `tasks`, since the results of tasks would bypass the chain. Tasks are
-//! part of 2025-11-25, and an extension since 2026-07-28.
+//! Removes the capability `tasks` of servers, since the results of their tasks would bypass the chain.
+//! Tasks are part of 2025-11-25, and an extension since 2026-07-28. The gateway has tasks of its own.
 
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};

@@ -2,8 +2,10 @@
 //! `sandbox-files` writes. They converse through the real binary with stand-ins for their APIs,
 //! which must get the real credential.
 
+mod approvals;
 mod packages;
 mod stand_ins;
+mod tool_calls;
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -68,6 +70,10 @@ impl Fixture {
 }
 
 fn start(agent: &Agent, origin: &Origin) -> Proxy {
+    configured(agent, origin).start()
+}
+
+fn configured(agent: &Agent, origin: &Origin) -> Setup {
     let mut setup = Setup::new(origin);
     for host in HOSTS {
         setup.host(host, origin.https);
@@ -79,7 +85,7 @@ fn start(agent: &Agent, origin: &Origin) -> Proxy {
         credential["oauth"]["token_file"] = json!(file);
     }
     setup.credential(credential);
-    setup.start()
+    setup
 }
 
 /// A proxy that answers each CONNECT with 200 and copies bytes to one address.
@@ -329,16 +335,20 @@ fn claude_code_converses_with_a_subscription_login() {
 
 const CODEX: &str = "codex exec --skip-git-repo-check --sandbox read-only 'say pong'";
 
-#[test]
-fn codex_converses_with_an_api_key() {
-    converses(&Agent {
-        name: "Codex with an API key",
+fn codex_with_a_key(name: &'static str) -> Agent {
+    Agent {
+        name,
         command: CODEX,
         credential: json!({ "name": "openai", "hosts": ["api.openai.com"], "bearer": SECRET }),
         login: None,
         mounted: None,
         renamed: Some(("OPENAI_API_KEY", "CODEX_API_KEY")),
-    });
+    }
+}
+
+#[test]
+fn codex_converses_with_an_api_key() {
+    converses(&codex_with_a_key("Codex with an API key"));
 }
 
 fn codex_with_a_login() -> Agent {

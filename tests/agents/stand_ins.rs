@@ -32,10 +32,10 @@ pub fn answer(seen: &Seen, body: &str) -> (u16, Value) {
         };
     }
     if path.contains(":streamGenerateContent") {
-        return (200, format!("data: {}\r\n\r\n", gemini()).into());
+        return (200, stream_of(&candidate(&json!({ "text": REPLY }))));
     }
     if path.contains(":generateContent") {
-        return (200, gemini());
+        return (200, candidate(&json!({ "text": REPLY })));
     }
     if path.ends_with("/models") {
         return (200, json!({ "object": "list", "data": [], "models": [] }));
@@ -68,7 +68,7 @@ fn events(events: &[Value]) -> Value {
     events.iter().map(event).collect::<String>().into()
 }
 
-/// OpenAI's `/responses`.
+/// OpenAI's `/responses`, with a text.
 fn responses() -> Value {
     let item = json!({
         "id": "msg_1", "type": "message", "role": "assistant", "status": "completed",
@@ -76,6 +76,15 @@ fn responses() -> Value {
     });
     let mut began = item.clone();
     began["content"] = json!([]);
+    let delta = json!({
+        "type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0,
+        "content_index": 0, "delta": REPLY,
+    });
+    response_of(&began, Some(delta), &item)
+}
+
+/// A response of `/responses` with one item: as it began, perhaps a part of it, and the whole.
+pub fn response_of(began: &Value, delta: Option<Value>, item: &Value) -> Value {
     let response = |status: &str, output: Value| {
         json!({
             "id": "resp_1", "object": "response", "created_at": 1, "status": status,
@@ -87,57 +96,69 @@ fn responses() -> Value {
             },
         })
     };
-    events(&[
+    let mut all = vec![
         json!({ "type": "response.created", "response": response("in_progress", json!([])) }),
         json!({ "type": "response.output_item.added", "output_index": 0, "item": began }),
-        json!({
-            "type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0,
-            "content_index": 0, "delta": REPLY,
-        }),
+    ];
+    all.extend(delta);
+    all.extend([
         json!({ "type": "response.output_item.done", "output_index": 0, "item": item }),
         json!({ "type": "response.completed", "response": response("completed", json!([item])) }),
-    ])
+    ]);
+    events(&all)
 }
 
-/// Anthropic's `/v1/messages`.
+/// Anthropic's `/v1/messages`, with a text.
 fn messages(body: &str) -> Value {
     let asked: Value = serde_json::from_str(body).unwrap_or_default();
-    let mut message = json!({
-        "id": "msg_1", "type": "message", "role": "assistant", "model": asked["model"],
+    if asked["stream"] == true {
+        let block = json!({ "type": "text", "text": "" });
+        let delta = json!({ "type": "text_delta", "text": REPLY });
+        return message_of(&asked["model"], &block, &delta, "end_turn");
+    }
+    let mut message = message(&asked["model"]);
+    message["content"] = json!([{ "type": "text", "text": REPLY }]);
+    message["stop_reason"] = "end_turn".into();
+    message
+}
+
+/// A message without content.
+fn message(model: &Value) -> Value {
+    json!({
+        "id": "msg_1", "type": "message", "role": "assistant", "model": model,
         "content": [], "stop_reason": null, "stop_sequence": null,
         "usage": { "input_tokens": 1, "output_tokens": 1 },
-    });
-    if asked["stream"] != true {
-        message["content"] = json!([{ "type": "text", "text": REPLY }]);
-        message["stop_reason"] = "end_turn".into();
-        return message;
-    }
+    })
+}
+
+/// A stream of `/v1/messages` with one block: as it begins, and its content.
+pub fn message_of(model: &Value, block: &Value, delta: &Value, stop_reason: &str) -> Value {
     events(&[
-        json!({ "type": "message_start", "message": message }),
-        json!({
-            "type": "content_block_start", "index": 0,
-            "content_block": { "type": "text", "text": "" },
-        }),
-        json!({
-            "type": "content_block_delta", "index": 0,
-            "delta": { "type": "text_delta", "text": REPLY },
-        }),
+        json!({ "type": "message_start", "message": message(model) }),
+        json!({ "type": "content_block_start", "index": 0, "content_block": block }),
+        json!({ "type": "content_block_delta", "index": 0, "delta": delta }),
         json!({ "type": "content_block_stop", "index": 0 }),
         json!({
             "type": "message_delta", "usage": { "output_tokens": 3 },
-            "delta": { "stop_reason": "end_turn", "stop_sequence": null },
+            "delta": { "stop_reason": stop_reason, "stop_sequence": null },
         }),
         json!({ "type": "message_stop" }),
     ])
 }
 
-fn gemini() -> Value {
+/// A response of Gemini with one part.
+pub fn candidate(part: &Value) -> Value {
     json!({
         "candidates": [{
             "index": 0, "finishReason": "STOP",
-            "content": { "role": "model", "parts": [{ "text": REPLY }] },
+            "content": { "role": "model", "parts": [part] },
         }],
         "usageMetadata": { "promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2 },
         "modelVersion": "m",
     })
+}
+
+/// A stream of Gemini with this response.
+pub fn stream_of(candidate: &Value) -> Value {
+    format!("data: {candidate}\r\n\r\n").into()
 }

@@ -20,6 +20,11 @@ const PRELUDE: &str = "PATH=\"$CARGO_BIN:$TOOLS/python/bin:$TOOLS/node/node_modu
     export ANTHROPIC_API_KEY=$KEY ANTHROPIC_BASE_URL=https://$HOST
 ";
 
+/// Makes curl and git show the response to a CONNECT, of which they otherwise show only the status.
+const VERBOSE: &str = "echo verbose >$HOME/.curlrc
+    export GIT_CURL_VERBOSE=1
+";
+
 /// A client and the script that uses it.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
@@ -105,16 +110,8 @@ impl Client {
     /// host, where it must fail before the timeout. Returns the part of the denial that the script
     /// prints.
     pub fn try_in(&self, place: &Place<'_>, tools: &Tools) -> Shown {
-        let allowed = place.run(&script(self.host, tools, self.script));
-        assert_eq!(allowed.code, Some(0), "{allowed:?}");
-        match self.expects {
-            Expects::Text(text) => assert!(allowed.stdout.contains(text), "{allowed:?}"),
-            Expects::Stream => assert_streamed(&allowed),
-        }
-        let denied = place.run(&script(DENIED_HOST, tools, self.script));
-        assert_ne!(denied.code, Some(0), "{denied:?}");
-        assert_ne!(denied.code, Some(TIMED_OUT), "{denied:?}");
-        let said = denied.stdout + &denied.stderr;
+        self.assert_works(&place.run(&script(self.host, tools, self.script)));
+        let said = assert_fails(place.run(&script(DENIED_HOST, tools, self.script)));
         println!("{}: {said}", self.name);
         if said.contains(&format!("Domain not allowed: {DENIED_HOST}")) {
             Shown::Sentence
@@ -122,6 +119,27 @@ impl Client {
             Shown::Status
         } else {
             Shown::Nothing
+        }
+    }
+
+    /// Runs the script while a person must decide about its host: it must fail and show what to do.
+    /// Then calls `approve`, which returns the approval's id, and runs the script again, which must
+    /// succeed.
+    pub fn try_asking(&self, place: &Place<'_>, tools: &Tools, approve: &dyn Fn() -> String) {
+        let script = script(self.host, tools, &[VERBOSE, self.script].concat());
+        let said = assert_fails(place.run(&script));
+        let id = approve();
+        let sentence =
+            format!("Waiting for approval {id}: repeat the request after it was approved");
+        assert!(said.contains(&sentence), "{said}");
+        self.assert_works(&place.run(&script));
+    }
+
+    fn assert_works(&self, printed: &Printed) {
+        assert_eq!(printed.code, Some(0), "{printed:?}");
+        match self.expects {
+            Expects::Text(text) => assert!(printed.stdout.contains(text), "{printed:?}"),
+            Expects::Stream => assert_streamed(printed),
         }
     }
 
@@ -154,6 +172,13 @@ pub fn script(host: &str, tools: &Tools, commands: &str) -> String {
     format!(
         "TOOLS='{tools}' CARGO_BIN='{cargo}' HOST={host} KEY={PLACEHOLDER}\n{PRELUDE}{commands}"
     )
+}
+
+/// Asserts that a script failed before the timeout. Returns its output.
+fn assert_fails(printed: Printed) -> String {
+    assert_ne!(printed.code, Some(0), "{printed:?}");
+    assert_ne!(printed.code, Some(TIMED_OUT), "{printed:?}");
+    printed.stdout + &printed.stderr
 }
 
 /// Asserts that the pieces of a reply arrived over at least half of the time that sending took: a

@@ -10,7 +10,7 @@ mod tools;
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use testkit::each_row;
 
 use crate::support::{Origin, Proxy, SOON, Setup, eventually};
@@ -18,14 +18,20 @@ use clients::CLIENTS;
 use place::{Place, shell};
 use tools::Tools;
 
-/// Starts a proxy that reaches the origin under every allowed host name.
-fn start(origin: &Origin, tools: &Tools) -> Proxy {
+/// A configuration in which the origin has every host name of the clients.
+fn setup(origin: &Origin, tools: &Tools) -> Setup {
     stand_ins::repository(origin);
     stand_ins::registries(origin, tools);
     let mut setup = Setup::new(origin);
     for host in stand_ins::HOSTS {
         setup.host(host, origin.https);
     }
+    setup
+}
+
+/// Starts a proxy that reaches the origin under every allowed host name.
+fn start(origin: &Origin, tools: &Tools) -> Proxy {
+    let mut setup = setup(origin, tools);
     for credential in stand_ins::credentials() {
         setup.credential(credential);
     }
@@ -121,6 +127,46 @@ fn each_installed_client_works_inside_a_sandbox_of_run_as_documented() {
     };
     let rows = try_all(&place, &tools, &|| denials(&proxy));
     table::compare(&rows, &tools);
+}
+
+/// Clients whose hosts a person must approve: each fetches, clones or installs.
+const ASKING: [&str; 5] = ["curl", "git, protocol v2", "pip", "npm", "Node.js `https`"];
+
+#[test]
+fn a_client_shows_what_to_do_about_an_unknown_host_and_works_after_the_approval() {
+    let tools = Tools::install();
+    let origin = Origin::start();
+    let mut setup = setup(&origin, &tools);
+    setup.allowlist["domains"] = json!(["other.example.com"]);
+    setup.policy = Some(json!({ "version": 1, "policy": { "unknown_hosts": "ask" } }));
+    let proxy = setup.start();
+    let place = Place {
+        environment: environment(&proxy),
+        start: &shell,
+    };
+    let approve = || {
+        let pending = proxy.admin("GET", "/internal/approvals?state=pending", None);
+        let pending = pending.json()["approvals"].clone();
+        assert_eq!(pending.as_array().unwrap().len(), 1, "{pending}");
+        let id = pending[0]["id"].as_str().unwrap().to_owned();
+        proxy.cli(&["approvals", "approve", &id]).ok();
+        id
+    };
+    each_row(ASKING, |name| {
+        let client = CLIENTS.iter().find(|client| client.name == name).unwrap();
+        if client
+            .needs
+            .iter()
+            .any(|tool| tools.missing(*tool).is_some())
+        {
+            return;
+        }
+        client.try_asking(&place, &tools, &approve);
+        // The next client of the same host asks again.
+        let grants = proxy.admin("GET", "/internal/grants", None).json();
+        let grant = grants["grants"][0]["id"].as_str().unwrap();
+        proxy.cli(&["approvals", "revoke", grant]).ok();
+    });
 }
 
 /// Runs, in a place, every client that is installed; `denials` returns the number of audited

@@ -224,8 +224,10 @@ fn signals_to_exec_reach_its_command_and_the_processes_of_its_group() {
         ("INT", Signal::INT),
     ];
     for (name, signal) in signals {
-        // The shell runs the trap after the end of `sleep`.
-        let script = format!("trap \"echo caught; exit 9\" {name}; echo ready; sleep 5353");
+        // The shell runs the trap after the end of its child. The child says that it is ready: a
+        // signal that comes before the shell has started it would not reach it.
+        let script =
+            format!("trap \"echo caught; exit 9\" {name}; sh -c \"echo ready; exec sleep 5353\"");
         let has_ended = |streams: &str| {
             let find = "grep -la '[5]353' /proc/[0-9]*/cmdline";
             let what = format!("{name}, {streams}: all processes have ended");

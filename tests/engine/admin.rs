@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use addons::contract::{
-    Addon, BoxFuture, Client, ContainerId, Containers, Endpoint, FlowStart, Host, Kind, Level,
-    Outcome, Scheme, Subject,
+    Addon, BoxFuture, Client, Container, ContainerId, Containers, Endpoint, FlowStart, Host, Kind,
+    Level, Outcome, Scheme, Subject,
 };
 use addons::observe::{Audit, AuditSettings};
 use bytes::Bytes;
@@ -30,8 +30,8 @@ use unified_proxy::admin::{
     self, ActiveCredential, AdminState, Check, ControlPlane, ExplainRequest, Explanation, Health,
     NamedTool, OperatorAct, OperatorRequest, SandboxSettings,
 };
-use unified_proxy::approvals::Ledger;
 use unified_proxy::approvals::sqlite::SqliteApprovals;
+use unified_proxy::approvals::{Learner, Ledger, LiveGrants};
 use unified_proxy::config::AuditConfig;
 use unified_proxy::mcp::{AcceptError, Digests, Outcome as RpcOutcome};
 use unified_proxy::registry::Registry;
@@ -121,7 +121,10 @@ impl Server {
         let requests = prometheus::IntCounter::new("proxy_requests_total", "Requests.").unwrap();
         requests.inc();
         metrics.register(Box::new(requests)).unwrap();
+        let grants = LiveGrants::new(Arc::clone(&approvals), Arc::clone(&registry));
+        let learner = Learner::new(Arc::clone(&approvals), grants, || None, || Ok(()));
         let state = AdminState {
+            learner,
             registry: Arc::clone(&registry),
             admin_uids: Vec::new(),
             metrics,
@@ -224,6 +227,8 @@ impl ControlPlane for Control {
         });
         Box::pin(async move { Ok(to_raw_value(&said).unwrap()) })
     }
+
+    fn lease_began(&self, _: &Arc<Container>) {}
 
     fn audit(&self, _: OperatorAct) {}
 

@@ -20,6 +20,7 @@ mod dial;
 mod dns;
 mod dns_bounds;
 mod dns_https;
+mod learning;
 mod live_grants;
 mod registry;
 mod resolve;

@@ -123,7 +123,7 @@ fn gateway_to_nothing(service: &Service, metrics: &prometheus::Registry) -> Gate
         fn pin<'a>(
             &'a self,
             server: &'a str,
-            _: Vec<(Arc<str>, [u8; 32])>,
+            _: Vec<ListedDefinition>,
         ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>> {
             panic!("{server} lists tools");
         }

@@ -142,7 +142,8 @@ impl Client {
 }
 
 const INSPECTOR: &str = "inspector/clients/launcher/build/index.js";
-const EVERYTHING: &str = "server-everything/dist/index.js";
+/// The everything server, in the packages.
+pub const EVERYTHING: &str = "server-everything/dist/index.js";
 const FILESYSTEM: &str = "server-filesystem/dist/index.js";
 
 /// A mounted server, the tool that each client calls, and a text that the tool's result contains.

@@ -12,6 +12,10 @@
 #[allow(dead_code, unused_imports, reason = "the wire tests use the rest")]
 mod support;
 
+#[path = "../wire/mcp/hostile/server.rs"]
+#[allow(dead_code, reason = "the wire tests use the rest")]
+mod scripted;
+
 mod differences;
 mod gateway;
 mod programs;
@@ -19,6 +23,8 @@ mod suite;
 mod table;
 mod tools;
 
+mod approvals;
 mod clients;
 mod conformance;
 mod overrides;
+mod tasks;

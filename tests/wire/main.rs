@@ -17,6 +17,9 @@ mod agents;
 mod bodies;
 #[path = "../compatibility/mod.rs"]
 mod compatibility;
+#[path = "../run/streams/pseudo_terminal.rs"]
+#[allow(dead_code, reason = "the tests of run use the rest")]
+mod pseudo_terminal;
 #[path = "../support/mod.rs"]
 mod support;
 

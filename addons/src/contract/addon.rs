@@ -10,6 +10,7 @@ use super::mcp::Frame;
 use super::message::{DnsAnswer, DnsQuery, Request, Response};
 use super::outcome::Outcome;
 use super::permit::Addresses;
+use super::waits::Room;
 
 /// A hook's result: a verdict, or a future that resolves to one.
 ///
@@ -22,6 +23,8 @@ pub(super) enum StepKind<'a> {
     Wait {
         future: BoxFuture<'a, Verdict>,
         limit: Option<Duration>,
+        /// Only for a future that asks a person.
+        room: Option<Room>,
     },
 }
 
@@ -35,15 +38,31 @@ impl<'a> Step<'a> {
         Self(StepKind::Wait {
             future: Box::pin(future),
             limit: None,
+            room: None,
         })
     }
 
-    /// Waits for the verdict of a future, for example of a person's approval. `limit` replaces the
-    /// phase's deadline. The chain denies the flow if the limit passes first.
+    /// Waits for the verdict of a future. `limit` replaces the phase's deadline. The chain denies the
+    /// flow if the limit passes first.
     pub fn wait_up_to(limit: Duration, future: impl Future<Output = Verdict> + Send + 'a) -> Self {
         Self(StepKind::Wait {
             future: Box::pin(future),
             limit: Some(limit),
+            room: None,
+        })
+    }
+
+    /// Waits, as [`wait_up_to`](Self::wait_up_to) does, for the verdict of a future that asks a
+    /// person. The future must hold the flow for the decision only if there is [`Room`].
+    pub fn ask_up_to<F>(limit: Duration, ask: impl FnOnce(Room) -> F) -> Self
+    where
+        F: Future<Output = Verdict> + Send + 'a,
+    {
+        let room = Room::default();
+        Self(StepKind::Wait {
+            future: Box::pin(ask(room.clone())),
+            limit: Some(limit),
+            room: Some(room),
         })
     }
 

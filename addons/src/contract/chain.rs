@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::addon::{Addon, Step, StepKind};
@@ -24,7 +23,7 @@ use super::order::{Link, OrderError, check_order};
 use super::outcome::Outcome;
 use super::permit::{Addresses, Permit, ResolvePermit};
 use super::principal::{Client, Principal};
-use super::waits::{MAX_WAITS, Waits, settle};
+use super::waits::{Limits, Waits, settle};
 
 /// The links in their checked order, and the allowlist in which a new flow finds its entry.
 /// Immutable: a reload builds another chain, and a flow keeps the chain that it began with.
@@ -34,8 +33,8 @@ pub struct Chain {
     /// Finds the hosts that people have granted, and whether people are asked about unlisted hosts.
     ledger: Option<(Arc<dyn ApprovalLedger>, bool)>,
     deadline: Duration,
-    /// Has `MAX_WAITS` permits. Each waiting flow of a container takes one, except look-ups.
-    waits: Arc<Semaphore>,
+    /// Each waiting flow of a container takes a permit, except look-ups.
+    waits: Limits,
 }
 
 impl Chain {
@@ -51,7 +50,7 @@ impl Chain {
             allowlist: Arc::default(),
             ledger: None,
             deadline,
-            waits: Arc::new(Semaphore::new(MAX_WAITS)),
+            waits: Limits::of_all(),
         })
     }
 
@@ -139,7 +138,7 @@ impl Chain {
     ) -> Result<Bytes, Denial> {
         let waits = Waits::of(flow, &self.waits);
         let judging = judges.judge(flow, head, body, self.deadline);
-        let judged = Box::pin(waits.hold(judging)).await;
+        let judged = Box::pin(waits.hold(judging, None)).await;
         judged.unwrap_or_else(|full| Err(full.denial(flow)))
     }
 
@@ -237,14 +236,18 @@ impl Chain {
                 }
                 Link::Addon(addon) => match call(&hook, &**addon, flow, subject).0 {
                     StepKind::Ready(verdict) => Ok(verdict),
-                    StepKind::Wait { future, limit } => {
+                    StepKind::Wait {
+                        future,
+                        limit,
+                        room,
+                    } => {
                         let until = match limit {
                             Some(limit) => Instant::now() + limit,
                             None => *deadline.get_or_insert_with(|| Instant::now() + self.deadline),
                         };
                         // Boxed, since few steps wait. An unboxed wait would enlarge the future of
                         // every request.
-                        Box::pin(waits.hold(settle(future, until))).await
+                        Box::pin(waits.hold(settle(future, until), room.as_ref())).await
                     }
                 },
             };

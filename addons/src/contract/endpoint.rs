@@ -1,6 +1,8 @@
 //! The address of an upstream.
 
-use super::host::Host;
+use http::Uri;
+
+use super::host::{Authority, Host};
 
 /// The scheme of an upstream's URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +35,20 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// The upstream of an `http://` or `https://` URL; `None` for any other URI, and for an invalid
+    /// or ambiguous authority.
+    #[must_use]
+    pub fn of(url: &Uri) -> Option<Self> {
+        let (scheme, port) = match url.scheme_str()? {
+            "https" => (Scheme::Https, 443),
+            "http" => (Scheme::Http, 80),
+            _ => return None,
+        };
+        let authority = Authority::parse(url.authority()?.as_str(), Some(port));
+        let Authority { host, port } = authority.ok()?;
+        Some(Self { scheme, host, port })
+    }
+
     /// The authority in normal form, without the scheme's default port, as clients send it.
     pub fn authority(&self) -> String {
         match (self.scheme, self.port) {

@@ -133,8 +133,8 @@ pub struct Entry {
     pub max_level: Level,
     /// Its place in the configuration.
     pub origin: Origin,
-    /// The id of the grant of a host that is on no allowlist; `None` for an entry of the
-    /// configuration.
+    /// The id of the grant of a host that is on no allowlist or, if it was approved for every
+    /// container, of the question; `None` for an entry of the configuration.
     pub grant: Option<Box<str>>,
 }
 

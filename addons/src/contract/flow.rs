@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::asked::ApprovalRecord;
 use super::container::Container;
 use super::denial::{Code, Denial};
 use super::endpoint::{Endpoint, Scheme};
@@ -109,6 +110,8 @@ pub struct Record {
     pub upstream_addr: Option<SocketAddr>,
     /// How an MCP message was judged. Boxed, since other flows have none.
     pub mcp: Option<Box<McpRecord>>,
+    /// The approval that decides. Boxed, since few flows have one.
+    pub approval: Option<Box<ApprovalRecord>>,
 }
 
 /// An explanation that an addon adds in a dry run, such as the rule that permits the flow.
@@ -379,6 +382,11 @@ impl<Size: ?Sized> Flow<Size> {
     /// Facts about an MCP message, for the audit. Adds an empty record if there is none.
     pub fn mcp_record(&mut self) -> &mut McpRecord {
         self.record.mcp.get_or_insert_default()
+    }
+
+    /// The approval that decides, for the audit. Adds an empty record if there is none.
+    pub fn approval_record(&mut self) -> &mut ApprovalRecord {
+        self.record.approval.get_or_insert_default()
     }
 
     /// Sets the entry of a granted host, unless the flow has an entry.

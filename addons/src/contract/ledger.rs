@@ -12,6 +12,7 @@ use super::body::BoxFuture;
 use super::container::Container;
 use super::entry::{Entry, HostPattern, Origin, is_public_name};
 use super::host::Host;
+use super::learned::Learned;
 use super::lease_id::LeaseId;
 use super::level::Level;
 use super::ports::Unavailable;
@@ -61,9 +62,23 @@ pub trait ApprovalLedger: Send + Sync {
     /// have ended: see [`LiveGrant::is_live`].
     fn live(&self, lease: LeaseId) -> Arc<[LiveGrant]>;
 
+    /// The hosts that people approved for every container, in memory. By default, there are none.
+    fn learned(&self) -> Arc<Learned> {
+        Arc::default()
+    }
+
+    /// How long a question waits for a decision.
+    fn ttl(&self) -> Duration;
+
     /// Asks a question. Once the future returns [`ApprovalAnswer::Granted`] for a grant that is not
     /// for one execution, [`live`](Self::live) returns that grant.
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>>;
+
+    /// What answers a question now, without asking it; `None` if it would be opened. For dry runs.
+    fn look_up(
+        &self,
+        question: Question,
+    ) -> BoxFuture<'_, Result<Option<ApprovalAnswer>, Unavailable>>;
 
     /// Waits for the decision of a question; `None` if there is none within `limit`. As for
     /// [`ask`](Self::ask), the grant is in memory then.
@@ -98,8 +113,9 @@ impl dyn ApprovalLedger {
         found.cloned()
     }
 
-    /// The entry of a host that was granted to a container, at this port or, if `port` is `None`,
-    /// at any port. Approvals count only if people are asked about unlisted hosts.
+    /// The entry of a host that was granted to a container or approved for every container, at this
+    /// port or, if `port` is `None`, at any port. Approvals for one container count only if people
+    /// are asked about unlisted hosts.
     pub fn entry_of(
         &self,
         container: &Container,
@@ -110,25 +126,32 @@ impl dyn ApprovalLedger {
         let (level, now) = (container.level(), OffsetDateTime::now_utc());
         let name = host.name()?;
         let grants = self.live(container.lease);
-        let answering = grants.iter().filter_map(|grant| {
-            let granted = grant.port_of(name)?;
-            let fits = port.is_none_or(|port| port == granted) && (asks || grant.is_unasked);
-            (fits && grant.answers(QuestionKind::Host, level, now)).then_some((granted, grant))
+        let granted = grants.iter().filter_map(|grant| {
+            let port = grant.port_of(name)?;
+            let counts =
+                (asks || grant.is_unasked) && grant.answers(QuestionKind::Host, level, now);
+            counts.then(|| (port, grant.level, grant.id.to_string()))
         });
+        let learned = self.learned();
+        let learned = learned.of(host).iter();
+        let learned = learned.filter(|one| level <= one.max_level);
+        let learned = learned.map(|one| (one.port, one.max_level, one.question.to_string()));
+        let answering = learned.chain(granted);
+        let answering = answering.filter(|(granted, ..)| port.is_none_or(|port| port == *granted));
         let answering: Vec<_> = answering.collect();
-        let (_, first) = answering.first()?;
+        let (_, _, first) = answering.first()?;
         if !is_public_name(host) {
             return None;
         }
-        let levels = answering.iter().map(|(_, grant)| grant.level);
+        let levels = answering.iter().map(|(_, level, _)| *level);
         Some(Arc::new(Entry {
             pattern: HostPattern::Exactly(host.clone()),
             label: Arc::clone(&GRANTED_LABEL),
-            ports: answering.iter().map(|(port, _)| *port).collect(),
+            ports: answering.iter().map(|(port, ..)| *port).collect(),
             websocket: true,
             max_level: levels.max().unwrap_or_default(),
             origin: GRANT_ORIGIN.clone(),
-            grant: Some(first.id.to_string().into()),
+            grant: Some(first.as_str().into()),
         }))
     }
 }
@@ -148,8 +171,16 @@ impl ApprovalLedger for NoLedger {
         Arc::default()
     }
 
+    fn ttl(&self) -> Duration {
+        Duration::ZERO
+    }
+
     fn ask(&self, _: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>> {
         Box::pin(std::future::ready(Err(Unavailable)))
+    }
+
+    fn look_up(&self, _: Question) -> BoxFuture<'_, Result<Option<ApprovalAnswer>, Unavailable>> {
+        Box::pin(std::future::ready(Ok(None)))
     }
 
     fn wait(

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -176,10 +175,6 @@ pub struct McpRecord {
     pub decision: Option<Effect>,
     /// The reason for that decision.
     pub reason: Option<Box<str>>,
-    /// The question that a person decided.
-    pub approval: Option<Box<str>>,
-    /// How long the question waited for the decision.
-    pub waited: Option<Duration>,
     /// Whether a text from the server looks like an instruction to a model.
     pub suspicious: bool,
 }

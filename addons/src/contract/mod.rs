@@ -21,6 +21,7 @@ mod flow;
 mod host;
 mod identify;
 mod judge;
+mod learned;
 mod lease_id;
 mod ledger;
 mod level;
@@ -47,7 +48,7 @@ pub use approval::{
     ApprovalAnswer, ApprovalId, ApprovalOutcome, GrantId, Question, QuestionKind, QuestionLimit,
     Topic,
 };
-pub use asked::Executing;
+pub use asked::{ApprovalRecord, Executing};
 pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
 pub use chain::Chain;
 pub use container::{AuthMode, Container, ContainerId, Registration, Repo, Source};
@@ -65,6 +66,7 @@ pub use flow::{
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use identify::{Identified, Identify};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges, run_on};
+pub use learned::{Learned, LearnedHost};
 pub use lease_id::LeaseId;
 pub use ledger::{ApprovalLedger, GRANTED, LiveGrant, NoLedger};
 pub use level::{Level, Standing};
@@ -79,11 +81,13 @@ pub use path::{Ambiguity, Path};
 pub use permit::{Addresses, Permit, ResolvePermit};
 pub use policy_input::PolicyInput;
 pub use ports::{
-    Containers, Decision, Decisions, Definitions, Evaluation, Evaluator, EvaluatorError, FileLock,
-    FileVersion, LeaseRecords, Outbound, OutboundError, OwnAddresses, Replacement, SecretFiles,
-    SecretSource, SecretText, SystemPorts, Tasks, Unavailable,
+    AcceptedDefinitions, Containers, Decision, Decisions, Definitions, Evaluation, Evaluator,
+    EvaluatorError, FileLock, FileVersion, LeaseRecords, ListedDefinition, NoDefinitions, Outbound,
+    OutboundError, OwnAddresses, Replacement, SecretFiles, SecretSource, SecretText, SystemPorts,
+    Tasks, Unavailable,
 };
 pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
 pub use refused_hosts::RefusedHosts;
 pub use target::McpTarget;
 pub use url_secrets::UrlSecrets;
+pub use waits::Room;

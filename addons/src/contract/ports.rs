@@ -171,14 +171,48 @@ pub trait LeaseRecords: Send + Sync {
 
 /// Remembers the definitions of tools, to detect changes.
 pub trait Definitions: Send + Sync {
-    /// Compares the digests of a server's tools with the accepted ones. Returns a pin for each, in
+    /// Compares the definitions of a server's tools with the accepted ones. Returns a pin for each, in
     /// the same order. The first digest of a tool is accepted, and is on disk before the future is
     /// ready. A new tool beyond the engine's limit for a server counts as changed.
     fn pin<'a>(
         &'a self,
         server: &'a str,
-        tools: Vec<(Arc<str>, [u8; 32])>,
+        tools: Vec<ListedDefinition>,
     ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>>;
+}
+
+/// The definition of a tool as its server lists it.
+#[derive(Clone, Debug)]
+pub struct ListedDefinition {
+    /// The server's own name for the tool.
+    pub tool: Arc<str>,
+    /// The SHA-256 of `text`.
+    pub digest: [u8; 32],
+    /// The members that are compared, in canonical form.
+    pub text: Box<str>,
+}
+
+/// Knows the accepted definitions of tools.
+pub trait AcceptedDefinitions: Send + Sync {
+    /// The accepted definition of a tool, in canonical form; `None` if it is not kept.
+    fn accepted<'a>(
+        &'a self,
+        server: &'a str,
+        tool: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Box<str>>, Unavailable>>;
+}
+
+/// Keeps no accepted definition.
+pub struct NoDefinitions;
+
+impl AcceptedDefinitions for NoDefinitions {
+    fn accepted<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Box<str>>, Unavailable>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 }
 
 /// A secret whose value may change while the proxy runs. It has no `Debug` on purpose.

@@ -1,10 +1,9 @@
 //! The canonical form of JSON (RFC 8785).
 //!
-//! There are two deviations. A number stays as written if a double cannot hold its digits, since
-//! RFC 8785 would give two different numbers the same text: an integer of 2^53 or more (in absolute
-//! value), any other number of that size with more than 15 significant digits, and every number
-//! with more than 17. A number beyond the range of a double also stays as written, since RFC 8785
-//! has no form for it.
+//! There are two deviations. A number with more than 15 significant digits stays as written: a double
+//! may not hold its digits, and RFC 8785 would give two different numbers, such as two ids or two
+//! amounts, the same text. A number beyond the range of a double also stays as written, since
+//! RFC 8785 has no form for it.
 
 use std::fmt::Write as _;
 
@@ -13,8 +12,8 @@ use aws_lc_rs::digest::{SHA256, digest};
 use super::node::{write_array, write_object};
 use super::{Node, write_string};
 
-/// 2^53: from here on a double does not represent every integer.
-const EXACT: f64 = 9_007_199_254_740_992.0;
+/// A double holds every number with this many significant digits.
+const EXACT_DIGITS: usize = 15;
 
 /// The canonical text of a value.
 #[must_use]
@@ -57,10 +56,7 @@ fn write(node: &Node<'_>, out: &mut String) {
 
 /// Writes a number as ECMAScript does (RFC 8785, section 3.2.2.3).
 fn write_number(json: &str, number: f64, out: &mut String) {
-    let is_integer = !json.contains(['.', 'e', 'E']);
-    let digits = significant_digits(json);
-    let is_large = number.abs() >= EXACT;
-    if !number.is_finite() || digits > 17 || (is_large && (is_integer || digits > 15)) {
+    if !number.is_finite() || significant_digits(json) > EXACT_DIGITS {
         out.push_str(json);
         return;
     }

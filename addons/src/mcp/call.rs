@@ -28,6 +28,9 @@ const READ: [&str; 6] = [
 /// the name, and the gateway writes or removes the others.
 const NOT_SHOWN: [&str; 3] = ["name", "_meta", "task"];
 
+/// The longest member of a trace context, as JSON. W3C asks for 512 characters of `tracestate`.
+const MAX_TRACE: usize = 514;
+
 /// The keys of `_meta` that the gateway writes, and those of trace contexts.
 const KNOWN_META: [&str; 7] = [
     "progressToken",
@@ -110,19 +113,20 @@ pub(super) struct Shown {
 }
 
 /// Prepares what a person sees of a call: `redacted` are the arguments that a policy set, and
-/// `params` the params as the caller wrote them.
+/// `params` the params as the caller wrote them. With `continues`, the caller's answers belong to a
+/// call that was approved, and are left out.
 pub(super) fn shown(
     params: &RawValue,
     redacted: Option<&RawValue>,
     definition: &Definition,
     rule: Option<&OverrideRule>,
+    continues: bool,
 ) -> Result<Shown, Denial> {
     let members = Members::read(params).map_err(unreadable)?;
-    let given = arguments(&members);
-    let arguments = match (redacted, rule.filter(|rule| !rule.leaves_arguments())) {
-        (Some(redacted), _) => redacted.get().to_owned(),
-        (None, None) => given.to_owned(),
-        (None, Some(rule)) => {
+    let given = redacted.map_or_else(|| arguments(&members), RawValue::get);
+    let arguments = match rule.filter(|rule| !rule.leaves_arguments()) {
+        None => given.to_owned(),
+        Some(rule) => {
             let mut arguments = Node::parse(given).map_err(unreadable)?;
             let tool = Members::read(&definition.raw).map_err(unreadable)?;
             rule.apply(&mut arguments, tool.get("inputSchema"), Defaults::Written)?;
@@ -130,7 +134,8 @@ pub(super) fn shown(
         }
     };
     let more = members.iter().filter(|(key, _)| !NOT_SHOWN.contains(key));
-    let more: Vec<_> = more.filter(|(key, _)| *key != "arguments").collect();
+    let is_shown = |key: &str| key != "arguments" && !(continues && key == "inputResponses");
+    let more: Vec<_> = more.filter(|(key, _)| is_shown(key)).collect();
     if more.is_empty() {
         let text = raw(arguments)?;
         return Ok(Shown {
@@ -157,7 +162,10 @@ pub(super) fn without_unknown_meta(params: &RawValue) -> Result<Box<RawValue>, D
     };
     let mut kept = ObjectText::default();
     for (key, value) in meta.iter().filter(|(key, _)| KNOWN_META.contains(key)) {
-        kept.member(key, value);
+        let is_trace = matches!(key, "traceparent" | "tracestate");
+        if !is_trace || (value.starts_with('"') && value.len() <= MAX_TRACE) {
+            kept.member(key, value);
+        }
     }
     raw(members.with("_meta", &kept.end()))
 }

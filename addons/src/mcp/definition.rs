@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::digest::{SHA256, digest as sha256};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
@@ -45,6 +45,7 @@ pub struct ListedTool {
     raw: Box<RawValue>,
     annotations: Annotations,
     digest: [u8; 32],
+    pinned: String,
 }
 
 impl ListedTool {
@@ -59,12 +60,15 @@ impl ListedTool {
             return Err(DefinitionError::LongName);
         }
         let annotations = read_annotations(&members);
-        let digest = digest_of(&members)?;
+        let pinned = canonical_of(&members)?;
+        let mut digest = [0; 32];
+        digest.copy_from_slice(sha256(&SHA256, pinned.as_bytes()).as_ref());
         Ok(Self {
             name,
             raw,
             annotations,
             digest,
+            pinned,
         })
     }
 
@@ -77,6 +81,12 @@ impl ListedTool {
     /// the notation of numbers.
     pub fn digest(&self) -> [u8; 32] {
         self.digest
+    }
+
+    /// Takes the pinned members in canonical form, to be compared once. A list may be long, so it has
+    /// no second copy of them.
+    pub fn take_pinned_members(&mut self) -> Box<str> {
+        std::mem::take(&mut self.pinned).into()
     }
 
     /// Returns the definition with `pin`, the result of the comparison with the accepted
@@ -116,17 +126,20 @@ fn read_annotations(tool: &Members<'_>) -> Annotations {
     }
 }
 
-fn digest_of(tool: &Members<'_>) -> Result<[u8; 32], RawJsonError> {
+/// The members of a listed tool that are compared with the accepted definition, in canonical form.
+/// Their SHA-256 is the definition's digest.
+pub(super) fn pinned_members(listed: &RawValue) -> Result<String, RawJsonError> {
+    canonical_of(&Members::read(listed)?)
+}
+
+fn canonical_of(tool: &Members<'_>) -> Result<String, RawJsonError> {
     let mut parts = Vec::new();
     for key in PINNED {
         if let Some(value) = tool.get(key) {
             parts.push((key.into(), Node::parse(value)?));
         }
     }
-    let hash = digest(&SHA256, canonical(&Node::Object(parts)).as_bytes());
-    let mut bytes = [0; 32];
-    bytes.copy_from_slice(hash.as_ref());
-    Ok(bytes)
+    Ok(canonical(&Node::Object(parts)))
 }
 
 #[cfg(test)]

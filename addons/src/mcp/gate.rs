@@ -6,9 +6,10 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 
 use super::call::{self, PreparedCall, READ_IN_PLACE, ToolCall};
+use super::changed::changed;
 use super::client_text::carries_text;
 use super::definition::is_blocked;
-use super::denials::{Target, accept_command, unknown_server, unknown_tool};
+use super::denials::{Target, unknown_server, unknown_tool};
 use super::gateway::check_own;
 use super::input::EvaluatedMessage;
 use super::level;
@@ -103,6 +104,10 @@ impl Mcp {
         flow.mcp_record().args_sha256 = Some(prepared.args_sha256.into());
         let written = prepared.replaced;
         frame.body = FrameBody::Params(Some(prepared.params));
+        check_latch(flow, container, &call.target)?;
+        if is_blocked(&self.settings, &call.definition) {
+            return Err(Box::pin(self.deny_changed(flow, &call)).await);
+        }
         self.admit(flow, &call)?;
         let asking = written.as_deref().or(frame.params()).map(|params| Asking {
             call: &call,
@@ -204,12 +209,7 @@ impl Mcp {
         let (target, definition) = (&call.target, &*call.definition);
         check_latch(flow, call.container, target)?;
         if is_blocked(&self.settings, definition) {
-            let (server, tool) = (&target.server, &definition.name);
-            let command = accept_command(server, tool);
-            let reason =
-                format!("the definition of {tool} changed; an operator accepts it with: {command}");
-            record(flow, Effect::DenyContinue, &reason);
-            return Err(target.deny(&reason).rule("on_definition_change"));
+            return Err(changed(flow, target, definition));
         }
         let server = self.server(&target.server);
         if level::denies(call.container, server, call.rule.as_deref(), definition) {

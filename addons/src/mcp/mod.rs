@@ -3,6 +3,7 @@
 
 mod arguments;
 mod call;
+mod changed;
 mod classification;
 mod client_text;
 mod definition;
@@ -31,7 +32,8 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 
 use crate::contract::{
-    Addon, ApprovalLedger, Evaluator, Flow, Frame, LeaseRecords, Order, Step, Tasks, Verdict, names,
+    AcceptedDefinitions, Addon, ApprovalLedger, Evaluator, Flow, Frame, LeaseRecords, Order, Step,
+    Tasks, Verdict, names,
 };
 
 pub use definition::{DefinitionError, ListedTool};
@@ -60,6 +62,8 @@ pub struct McpPorts {
     pub records: Arc<dyn LeaseRecords>,
     /// Asks people, and knows what they granted.
     pub ledger: Arc<dyn ApprovalLedger>,
+    /// The accepted definitions of tools.
+    pub accepted: Arc<dyn AcceptedDefinitions>,
     /// Reads large params and results on a blocking thread. Completes a write to `records` even if
     /// the request that caused the write ends first.
     pub tasks: Arc<dyn Tasks>,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
-use tokio::time::Instant;
 
 use super::Mcp;
 use super::call::{READ_IN_PLACE, ToolCall, shown};
@@ -68,19 +67,20 @@ struct Answer {
     promise: Option<Promise>,
 }
 
-/// Writes the denials of a call about which a policy asks.
+/// Writes the denials of a call about which a policy or a setting asks.
 #[derive(Clone)]
-struct AskDenials {
-    target: Target,
-    bundle: Arc<str>,
-    /// The policy's reason.
-    reason: Box<str>,
+pub(super) struct AskDenials {
+    pub(super) target: Target,
+    /// The bundle or the setting.
+    pub(super) bundle: Arc<str>,
+    /// Its reason.
+    pub(super) reason: Box<str>,
 }
 
 impl Mcp {
     /// Asks a person about a call. Passes if a grant answers. The grant is not used yet: see
     /// [`use_grant`](Self::use_grant). If a person must decide first, denies the call and puts an
-    /// [`OpenQuestion`] into the flow. A dry run asks nothing and is denied.
+    /// [`OpenQuestion`] into the flow. A dry run asks nothing: see [`foresee`](Self::foresee).
     pub(super) async fn ask(
         &self,
         flow: &mut Flow,
@@ -92,14 +92,20 @@ impl Mcp {
             bundle: ruling.bundle.clone().unwrap_or_default(),
             reason: cut(&ruling.reason).into(),
         };
+        let executing = flow.find_slot::<Executing>();
+        let continues = executing.is_some_and(|one| one.continues);
+        let question = self.question(asking, &denials, ruling, continues).await?;
         if flow.is_dry_run() {
-            return Err(denials.would_ask());
+            return self.foresee(flow, &denials, question).await;
         }
-        let question = self.question(asking, &denials, ruling).await?;
         let (digest, level): (Box<str>, _) = (question.digest().into(), question.topic().level);
         let executing = flow.find_slot::<Executing>();
         if executing.is_some_and(|one| one.digest == digest && level <= one.level) {
             return Ok(());
+        }
+        if continues {
+            // A suspended call does not wait for a second decision.
+            return Err(denials.ended(None));
         }
         let (grant, approval, promise) = match flow.take_slot::<Approved>() {
             Some(approved) if approved.digest != digest || level > approved.level => {
@@ -111,12 +117,14 @@ impl Mcp {
             }
             None => match self.ports.ledger.ask(question).await.map_err(unavailable)? {
                 ApprovalAnswer::Granted { grant, approval } => {
-                    let id = approval.map_or_else(|| grant.to_string(), |id| id.to_string());
-                    flow.mcp_record().approval = Some(id.into());
+                    match approval {
+                        Some(approval) => flow.approval_record().set(approval),
+                        None => flow.approval_record().set(grant),
+                    }
                     (grant, approval, None)
                 }
                 ApprovalAnswer::Open(approval) => {
-                    flow.mcp_record().approval = Some(approval.to_string().into());
+                    flow.approval_record().set(approval);
                     let denial = denials.pending(approval);
                     flow.put_slot(OpenQuestion {
                         approval,
@@ -145,12 +153,36 @@ impl Mcp {
         Ok(())
     }
 
+    /// The verdict of a dry run: passes if a grant would answer, and names it. Uses and opens nothing.
+    async fn foresee(&self, flow: &mut Flow, denials: &AskDenials, question: Question) -> Verdict {
+        match self
+            .ports
+            .ledger
+            .look_up(question)
+            .await
+            .map_err(unavailable)?
+        {
+            Some(ApprovalAnswer::Granted { grant, .. }) => {
+                flow.note(|| format!("allowed by grant {grant} of a person"));
+                Ok(())
+            }
+            Some(ApprovalAnswer::Denied { approval, words }) => {
+                Err(denials.rejected(flow, approval, words.as_deref()))
+            }
+            Some(ApprovalAnswer::Open(approval)) => Err(denials.pending(approval)),
+            Some(ApprovalAnswer::Used) => Err(denials.used(None)),
+            Some(ApprovalAnswer::Full(limit)) => Err(denials.full(&limit.to_string())),
+            None => Err(denials.would_ask()),
+        }
+    }
+
     /// Makes the question about a call; on a blocking thread for long params.
     async fn question(
         &self,
         asking: &Asking<'_>,
         denials: &AskDenials,
         ruling: &Ruling,
+        continues: bool,
     ) -> Result<Question, Denial> {
         let call = asking.call;
         let rules = self.settings.rules_revision(
@@ -175,13 +207,23 @@ impl Mcp {
         let (definition, rule) = (Arc::clone(&call.definition), call.rule.clone());
         let is_long = params.get().len() > READ_IN_PLACE;
         let make = move || {
-            let shown = shown(&params, redacted.as_deref(), &definition, rule.as_deref())?;
+            let rule = rule.as_deref();
+            let shown = shown(&params, redacted.as_deref(), &definition, rule, continues)?;
             if shown.has_more {
                 // Arguments with the same members as this object are another question.
                 topic.revision = [&*topic.revision, ".more"].concat().into();
             }
             Question::new(topic, Some(&shown.text)).map_err(Denial::malformed)
         };
+        self.made_question(make, is_long).await
+    }
+
+    /// Makes a question; on a blocking thread if that takes long.
+    pub(super) async fn made_question(
+        &self,
+        make: impl FnOnce() -> Result<Question, Denial> + Send + 'static,
+        is_long: bool,
+    ) -> Result<Question, Denial> {
         if !is_long {
             return make();
         }
@@ -200,6 +242,8 @@ impl Mcp {
         classification: Level,
     ) -> Verdict {
         let Some(answer) = flow.take_slot::<Answer>() else {
+            // The policies no longer ask: the approval is for the next caller.
+            drop(flow.take_slot::<Approved>());
             return Ok(());
         };
         let used = self.ports.ledger.use_grant(answer.grant, container.lease);
@@ -214,20 +258,9 @@ impl Mcp {
         flow.put_slot(Executing {
             digest: answer.digest,
             level,
+            continues: false,
         });
         Ok(())
-    }
-}
-
-/// Records how long a call waits for a person, also if its client goes away meanwhile.
-struct Waiting<'f> {
-    flow: &'f mut Flow,
-    begun: Instant,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.flow.mcp_record().waited = Some(self.begun.elapsed());
     }
 }
 
@@ -237,36 +270,48 @@ impl OpenQuestion {
         self.approval
     }
 
-    /// Waits for a person's decision, and records the time in the flow. After an approval, the flow
-    /// must be judged again: it then has [`Approved`]. Cancel safe.
-    pub async fn decision(self, flow: &mut Flow, limit: Duration) -> Verdict {
-        let begun = Instant::now();
-        let waiting = Waiting { flow, begun };
-        let outcome = self.ledger.wait(self.approval, limit).await;
-        let flow = &mut *waiting.flow;
+    /// How long a question waits for a decision.
+    pub fn ttl(&self) -> Duration {
+        self.ledger.ttl()
+    }
+
+    /// Waits for a person's decision, and adds the time to the flow's record. After an approval, the
+    /// flow must be judged again: it has the approval then. `None`: there is no decision within
+    /// `limit`, or the server stops. Cancel safe.
+    pub async fn decision(&self, flow: &mut Flow, limit: Duration) -> Option<Verdict> {
         let (approval, denials) = (self.approval, &self.denials);
-        match outcome.map_err(unavailable)? {
-            Some(ApprovalOutcome::Granted(grant)) => {
+        let deciding = self.ledger.wait(approval, limit);
+        let outcome = flow.approval_record().while_held(deciding).await;
+        Some(match outcome.map_err(unavailable).transpose()? {
+            Ok(ApprovalOutcome::Granted(grant)) => {
                 flow.put_slot(Approved {
                     approval,
-                    digest: self.digest,
+                    digest: self.digest.clone(),
                     level: self.level,
                     grant: Promise {
                         grant,
-                        ledger: self.ledger,
+                        ledger: Arc::clone(&self.ledger),
                     },
                 });
                 Ok(())
             }
-            Some(ApprovalOutcome::Denied(words)) => {
+            Ok(ApprovalOutcome::Denied(words)) => {
                 Err(denials.rejected(flow, approval, words.as_deref()))
             }
-            Some(ApprovalOutcome::Used) => Err(denials.used(Some(approval))),
-            Some(ApprovalOutcome::Expired | ApprovalOutcome::Ended) => {
-                Err(denials.ended(Some(approval)))
-            }
-            None => Err(denials.pending(approval)),
-        }
+            Ok(ApprovalOutcome::Used) => Err(denials.used(Some(approval))),
+            Ok(ApprovalOutcome::Expired | ApprovalOutcome::Ended) => Err(self.expired()),
+            Err(denial) => Err(denial),
+        })
+    }
+
+    /// The denial of a call that a person approved, and that cannot be sent.
+    pub fn unsent(&self) -> Denial {
+        self.denials.unsent(self.approval)
+    }
+
+    /// The denial of a call about which nobody decided in time.
+    pub fn expired(&self) -> Denial {
+        self.denials.ended(Some(self.approval))
     }
 }
 
@@ -285,7 +330,7 @@ impl AskDenials {
         denial.hint("unified-proxy approvals")
     }
 
-    fn pending(&self, approval: ApprovalId) -> Denial {
+    pub(super) fn pending(&self, approval: ApprovalId) -> Denial {
         let sentence = format!(
             "waits for a person (approval {approval}): repeat the same call once, in {REPEAT_AFTER}; do not poll"
         );
@@ -293,14 +338,19 @@ impl AskDenials {
     }
 
     /// The denial by a person, whose words are written on one line.
-    fn rejected(&self, flow: &mut Flow, approval: ApprovalId, words: Option<&str>) -> Denial {
+    pub(super) fn rejected(
+        &self,
+        flow: &mut Flow,
+        approval: ApprovalId,
+        words: Option<&str>,
+    ) -> Denial {
         let words = words.unwrap_or_default().split_whitespace();
         let words = words.collect::<Vec<_>>().join(" ");
         let said = match words.is_empty() {
             true => "denied by a person".to_owned(),
             false => format!("denied by a person: {words}"),
         };
-        flow.mcp_record().approval = Some(approval.to_string().into());
+        flow.approval_record().set(approval);
         record(flow, Effect::DenyContinue, &said);
         let sentence = format!("{said}; do not repeat the call");
         self.deny(Some("denied"), Some(approval), &sentence)
@@ -311,6 +361,11 @@ impl AskDenials {
         let sentence =
             "nobody decided in time, or the approval is over: repeat the call to ask again";
         self.deny(Some("expired"), approval, sentence)
+    }
+
+    fn unsent(&self, approval: ApprovalId) -> Denial {
+        let sentence = "approved, but the call could not be sent: repeat the same call once";
+        self.deny(Some("pending"), Some(approval), sentence)
     }
 
     fn level_rose(&self) -> Denial {
@@ -329,7 +384,7 @@ impl AskDenials {
         self.deny(Some("used"), approval, sentence)
     }
 
-    fn full(&self, limit: &str) -> Denial {
+    pub(super) fn full(&self, limit: &str) -> Denial {
         let sentence = format!("no person can be asked now: {limit}");
         self.deny(Some("full"), None, &sentence)
     }

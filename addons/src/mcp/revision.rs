@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::settings::{Injected, McpSettings, OverrideRule};
+use super::settings::{Injected, McpSettings, OnChange, OverrideRule};
 use crate::contract::{ContainerId, Definition, QuestionKind, Topic};
 use crate::json::{Node, ObjectText, canonical, sha256_hex};
 
@@ -36,9 +36,13 @@ impl McpSettings {
 
 impl McpSettings {
     /// Whether a question about a call is still asked under these settings, and under the same
-    /// rules: `bundles` is the [`bundles_revision`] for `tools/call`. True for any other question.
-    /// The definition of the tool is compared when the call is judged again.
+    /// rules: `bundles` is the [`bundles_revision`] for `tools/call`. The definition of the tool is
+    /// compared when the call is judged again. Also whether a question about a definition is still
+    /// asked. True for any other question.
     pub fn still_asks(&self, topic: &Topic, bundles: &str) -> bool {
+        if topic.kind == QuestionKind::Definition {
+            return self.on_definition_change == OnChange::Deny;
+        }
         let (QuestionKind::Tool, Some(server)) = (topic.kind, &topic.server) else {
             return true;
         };

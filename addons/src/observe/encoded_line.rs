@@ -93,6 +93,8 @@ impl AuditLine<'_> {
         if let Some(mcp) = &self.mcp {
             mcp.write(out);
         }
+        optional(out, ",\"approval\":", self.approval);
+        optional(out, ",\"waited_ms\":", self.waited_ms);
         out.push(b'}');
         EncodedLine {
             json,
@@ -109,8 +111,6 @@ impl McpLine<'_> {
         optional(out, ",\"args_sha256\":", self.args_sha256);
         optional(out, ",\"decision\":", self.decision);
         optional(out, ",\"reason\":", self.reason);
-        optional(out, ",\"approval\":", self.approval);
-        optional(out, ",\"waited_ms\":", self.waited_ms);
         if self.suspicious {
             member(out, ",\"suspicious\":", true);
         }

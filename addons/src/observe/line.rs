@@ -53,6 +53,10 @@ pub(super) struct AuditLine<'a> {
     /// The names of the credentials that were added.
     pub(super) credential: Option<&'a str>,
     pub(super) mcp: Option<McpLine<'a>>,
+    /// The question that a person decides, or the grant that permits the flow.
+    pub(super) approval: Option<&'a str>,
+    /// How long the flow was held for a person's decision.
+    pub(super) waited_ms: Option<u64>,
 }
 
 /// The facts of one MCP message.
@@ -67,9 +71,6 @@ pub(super) struct McpLine<'a> {
     pub(super) decision: Option<&'static str>,
     /// The reason of the decision, at most 512 bytes.
     pub(super) reason: Option<&'a str>,
-    /// The question that a person decided, and how long it waited.
-    pub(super) approval: Option<&'a str>,
-    pub(super) waited_ms: Option<u64>,
     /// Whether the server's text looks like an instruction to a model.
     pub(super) suspicious: bool,
 }
@@ -108,6 +109,7 @@ impl<'a> AuditLine<'a> {
         let denied_rule = denial.and_then(|denial| denial.rule_name());
         let peer = flow.client.peer.map(|peer| peer.ip().to_canonical());
         let record = flow.record();
+        let approval = record.approval.as_deref();
         let (method, most) = match flow.mcp() {
             Some(subject) => (Some(&*subject.method), MAX_MCP_METHOD),
             None => (record.method.as_deref(), MAX_METHOD),
@@ -138,6 +140,8 @@ impl<'a> AuditLine<'a> {
             upstream_addr: record.upstream_addr,
             credential: record.credential.as_deref(),
             mcp: McpLine::of(flow),
+            approval: approval.and_then(|approval| approval.id.as_deref()),
+            waited_ms: approval.and_then(|approval| approval.waited).map(millis),
         }
     }
 
@@ -159,6 +163,8 @@ impl<'a> AuditLine<'a> {
             upstream_addr: None,
             credential: None,
             mcp: None,
+            approval: None,
+            waited_ms: None,
             ..self
         }
     }
@@ -175,8 +181,6 @@ impl<'a> McpLine<'a> {
             args_sha256: record.and_then(|record| record.args_sha256.as_deref()),
             decision: record.and_then(|record| record.decision.map(Effect::as_str)),
             reason: record.and_then(|record| record.reason.as_deref()),
-            approval: record.and_then(|record| record.approval.as_deref()),
-            waited_ms: record.and_then(|record| record.waited).map(millis),
             suspicious: record.is_some_and(|record| record.suspicious),
         })
     }

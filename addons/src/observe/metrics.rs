@@ -16,7 +16,7 @@ const METHODS: [&str; 8] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT",
 ];
 
-const MCP_METHODS: [&str; 28] = [
+const MCP_METHODS: [&str; 31] = [
     "initialize",
     "ping",
     "server/discover",
@@ -32,6 +32,9 @@ const MCP_METHODS: [&str; 28] = [
     "subscriptions/listen",
     "completion/complete",
     "logging/setLevel",
+    "tasks/get",
+    "tasks/update",
+    "tasks/cancel",
     "roots/list",
     "sampling/createMessage",
     "elicitation/create",

@@ -8,6 +8,7 @@ mod people;
 mod rules;
 mod settings;
 
+use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use address_guard::AddressGuard;
 use people::{Asking, People, Stop};
 use rules::Rules;
 
+pub use people::HOST_RULE;
 pub use rules::Rule;
 pub use settings::PolicySettings;
 pub use settings::allowlist::{extend_allowlist, parse_entry, read_allowlist};
@@ -79,12 +81,8 @@ impl Policy {
             self.admit_unlisted(flow, denial)?;
             allowlist::permit(flow, &self.guard)?;
         }
-        if flow
-            .entry
-            .as_ref()
-            .is_some_and(|entry| entry.grant.is_some())
-        {
-            flow.put_slot(RestsOnGrant);
+        if let Some(grant) = flow.entry.as_ref().and_then(|entry| entry.grant.clone()) {
+            rests_on(flow, grant);
         }
         allowlist::permit_port(flow)?;
         if opens_websocket {
@@ -149,7 +147,7 @@ impl Policy {
         let Some(grant) = grant else {
             return Err(Stop::Asks(asking));
         };
-        flow.put_slot(RestsOnGrant);
+        rests_on(flow, grant.id);
         flow.note(|| format!("allowed by grant {} of a person", grant.id));
         Ok(())
     }
@@ -166,9 +164,9 @@ impl Policy {
             Err(Stop::Denied(denial)) => return Err(denial).into(),
             Err(Stop::Asks(asking)) => asking,
         };
-        Step::wait_up_to(self.people.limit(), async move {
+        Step::ask_up_to(self.people.limit(), move |room| async move {
             loop {
-                self.people.ask(flow, *asking).await?;
+                self.people.ask(flow, *asking, &room).await?;
                 match judge(self, flow, &mut subject) {
                     Ok(()) => return Ok(()),
                     Err(Stop::Denied(denial)) => return Err(denial),
@@ -233,6 +231,14 @@ impl Policy {
             )),
             false => denial,
         }
+    }
+}
+
+/// Marks a flow that passes since a person has granted it. A flow that was held names its question.
+fn rests_on(flow: &mut Flow, grant: impl Display) {
+    flow.put_slot(RestsOnGrant);
+    if flow.approval_record().id.is_none() {
+        flow.approval_record().set(grant);
     }
 }
 

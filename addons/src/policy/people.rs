@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::contract::{
     ApprovalAnswer, ApprovalId, ApprovalLedger, ApprovalOutcome, Code, Container, Denial, Flow,
-    GrantId, Host, Lookup, Principal, Question, QuestionKind, Topic, Unavailable, Verdict,
+    GrantId, Host, Lookup, Principal, Question, QuestionKind, Room, Topic, Unavailable, Verdict,
     is_public_name,
 };
 
@@ -14,7 +14,7 @@ use crate::contract::{
 pub(super) const HOST_REVISION: &str = "unknown_hosts: ask";
 
 /// The setting that asks about unlisted hosts, as people and the audit see it.
-const HOST_RULE: &str = "policy.unknown_hosts";
+pub const HOST_RULE: &str = "policy.unknown_hosts";
 
 /// How long a step may take in addition to `approvals.hold`: the ledger writes the question, reads
 /// the decision and marks the grant. Each takes at most 5 s.
@@ -60,6 +60,21 @@ impl Asking {
             otherwise,
         }
     }
+
+    fn question(&self, container: &Container) -> Result<Question, Denial> {
+        let topic = Topic {
+            lease: container.lease,
+            container: container.id.clone(),
+            kind: self.kind,
+            server: None,
+            subject: self.subject.as_str().into(),
+            rule: Some(self.rule.as_str().into()),
+            reason: self.reason.map(Into::into),
+            level: container.level(),
+            revision: self.revision.as_str().into(),
+        };
+        Question::new(topic, None).map_err(|_| Denial::internal())
+    }
 }
 
 /// The people who decide, behind the ledger of approvals.
@@ -92,41 +107,33 @@ impl People {
         is_public_name(host) && container.allows(host)
     }
 
-    /// Asks a person, and waits for [`People::hold`]. Returns `Ok` if a grant answers: the flow must
-    /// then be judged again. A dry run asks nothing and is denied.
-    pub(super) async fn ask(&self, flow: &Flow, asking: Asking) -> Verdict {
-        let Some(container) = Self::asker(flow) else {
+    /// Asks a person, and waits for [`People::hold`] if there is room for another flow that waits.
+    /// Returns `Ok` if a grant answers: the flow must then be judged again. A dry run asks nothing
+    /// and is denied: see [`foresee`](Self::foresee).
+    pub(super) async fn ask(&self, flow: &mut Flow, asking: Asking, room: &Room) -> Verdict {
+        let Some(container) = Self::asker(flow).cloned() else {
             return Err(asking.otherwise);
         };
+        let question = asking.question(&container)?;
         if flow.is_dry_run() {
-            return Err(would_ask(&asking));
+            return Err(self.foresee(&asking, question).await);
         }
         let Asking {
-            kind,
-            subject,
-            rule,
-            reason,
-            revision,
-            otherwise,
+            rule, otherwise, ..
         } = asking;
-        let topic = Topic {
-            lease: container.lease,
-            container: container.id.clone(),
-            kind,
-            server: None,
-            subject: subject.into(),
-            rule: Some(rule.as_str().into()),
-            reason: reason.map(Into::into),
-            level: container.level(),
-            revision: revision.into(),
-        };
-        let question = Question::new(topic, None).map_err(|_| Denial::internal())?;
         let decided = match self.ledger.ask(question).await.map_err(unavailable)? {
-            ApprovalAnswer::Granted { grant, .. } => Decided::Granted(grant),
+            ApprovalAnswer::Granted { grant, approval } => {
+                match approval {
+                    Some(approval) => flow.approval_record().set(approval),
+                    None => flow.approval_record().set(grant),
+                }
+                Decided::Granted(grant)
+            }
             ApprovalAnswer::Denied { approval, words } => {
+                flow.approval_record().set(approval);
                 return Err(rejected(approval, &rule, words.as_deref()));
             }
-            ApprovalAnswer::Open(approval) => self.decision(approval, &rule).await?,
+            ApprovalAnswer::Open(approval) => self.decision(flow, approval, &rule, room).await?,
             ApprovalAnswer::Used => Decided::Not("used"),
             ApprovalAnswer::Full(limit) => {
                 return Err(otherwise
@@ -146,12 +153,33 @@ impl People {
         }
     }
 
+    /// The denial of a dry run. The grants in memory do not answer, so it never passes, also while the
+    /// ledger cannot be read.
+    async fn foresee(&self, asking: &Asking, question: Question) -> Denial {
+        match self.ledger.look_up(question).await {
+            Ok(Some(ApprovalAnswer::Denied { approval, words })) => {
+                rejected(approval, &asking.rule, words.as_deref())
+            }
+            Ok(Some(ApprovalAnswer::Open(approval))) => pending(approval, &asking.rule),
+            _ => would_ask(asking),
+        }
+    }
+
     /// Waits for the decision of an open question.
-    async fn decision(&self, approval: ApprovalId, rule: &str) -> Result<Decided, Denial> {
-        if self.hold.is_zero() {
+    async fn decision(
+        &self,
+        flow: &mut Flow,
+        approval: ApprovalId,
+        rule: &str,
+        room: &Room,
+    ) -> Result<Decided, Denial> {
+        let record = flow.approval_record();
+        record.set(approval);
+        if self.hold.is_zero() || !room.is_left().await {
             return Err(pending(approval, rule));
         }
-        let outcome = self.ledger.wait(approval, self.hold).await;
+        let deciding = self.ledger.wait(approval, self.hold);
+        let outcome = record.while_held(deciding).await;
         match outcome.map_err(unavailable)? {
             Some(ApprovalOutcome::Granted(grant)) => Ok(Decided::Granted(grant)),
             Some(ApprovalOutcome::Denied(words)) => Err(rejected(approval, rule, words.as_deref())),

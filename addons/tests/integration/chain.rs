@@ -331,6 +331,22 @@ impl BodyJudge<Request> for Hanging {
     }
 }
 
+/// Keeps the principal of every flow.
+struct KeepsPrincipal;
+
+impl Identify for KeepsPrincipal {
+    fn name(&self) -> &'static str {
+        "identity"
+    }
+
+    fn identify(&self, _flow: &Flow, _request: Option<&mut Request>) -> Identified {
+        Identified {
+            principal: None,
+            verdict: Ok(()),
+        }
+    }
+}
+
 #[test]
 fn the_waiting_flows_of_a_container_are_limited_without_effect_on_other_containers() {
     const MOST: usize = 256;
@@ -341,19 +357,6 @@ fn the_waiting_flows_of_a_container_are_limited_without_effect_on_other_containe
         }
         fn tunnel<'a>(&'a self, _flow: &'a mut Flow) -> Step<'a> {
             Step::wait_up_to(DEADLINE * 1000, pending())
-        }
-    }
-    /// Keeps the principal of every flow.
-    struct KeepsPrincipal;
-    impl Identify for KeepsPrincipal {
-        fn name(&self) -> &'static str {
-            "identity"
-        }
-        fn identify(&self, _flow: &Flow, _request: Option<&mut Request>) -> Identified {
-            Identified {
-                principal: None,
-                verdict: Ok(()),
-            }
         }
     }
     let links = vec![
@@ -391,6 +394,73 @@ fn the_waiting_flows_of_a_container_are_limited_without_effect_on_other_containe
         assert_eq!(judged.unwrap_err().code(), Code::RateLimited);
         waiting.pop();
         assert!(chain.tunnel(&mut over).now_or_never().is_none());
+    });
+}
+
+#[test]
+fn a_flow_that_asks_a_person_beyond_the_limit_is_answered_instead_of_held() {
+    const MOST: usize = 256;
+    /// Holds a flow while there is room. Without room, answers, or goes on asking for
+    /// slow.example.com.
+    struct Asks;
+    impl Addon for Asks {
+        fn name(&self) -> &'static str {
+            "policy"
+        }
+        fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
+            let goes_on = flow.host().name() == Some("slow.example.com");
+            Step::ask_up_to(DEADLINE * 1000, move |room| async move {
+                if room.is_left().await || goes_on {
+                    pending::<()>().await;
+                }
+                Err(Denial::new(Code::ApprovalPending, "Waiting"))
+            })
+        }
+    }
+    let links = vec![
+        Link::Identity(Arc::new(KeepsPrincipal)),
+        Arc::new(Asks).into(),
+    ];
+    let chain = Chain::new(links, DEADLINE).unwrap();
+    let (web, db) = (container("web"), container("db"));
+    let flows = |host| -> Vec<_> {
+        let flows = (0..MOST).map(|_| flow_of(&web, Kind::Tunnel, host));
+        flows.collect()
+    };
+    let (mut held, mut asking) = (flows("api.example.com"), flows("slow.example.com"));
+    run(async {
+        let mut held: Vec<_> = held
+            .iter_mut()
+            .map(|flow| Box::pin(chain.tunnel(flow)))
+            .collect();
+        for _ in 0..2 {
+            for one in &mut held {
+                assert!(one.as_mut().now_or_never().is_none());
+            }
+        }
+        let mut over = flow_of(&web, Kind::Tunnel, "api.example.com");
+        let denial = chain.tunnel(&mut over).await.unwrap_err();
+        assert_eq!(denial.code(), Code::ApprovalPending);
+        let mut others = flow_of(&db, Kind::Tunnel, "api.example.com");
+        let mut others = Box::pin(chain.tunnel(&mut others));
+        for _ in 0..2 {
+            assert!(others.as_mut().now_or_never().is_none());
+        }
+        // The flows that ask meanwhile are limited as well.
+        let mut asking: Vec<_> = asking
+            .iter_mut()
+            .map(|flow| Box::pin(chain.tunnel(flow)))
+            .collect();
+        for one in &mut asking {
+            assert!(one.as_mut().now_or_never().is_none());
+        }
+        let denial = chain.tunnel(&mut over).await.unwrap_err();
+        assert_eq!(denial.code(), Code::RateLimited);
+        held.pop();
+        let mut over = Box::pin(chain.tunnel(&mut over));
+        for _ in 0..2 {
+            assert!(over.as_mut().now_or_never().is_none());
+        }
     });
 }
 

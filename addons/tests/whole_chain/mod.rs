@@ -77,6 +77,7 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Arc<C
             evaluator: Arc::new(NoPolicies),
             records: Arc::new(NoRecords),
             ledger: Arc::new(NoLedger),
+            accepted: Arc::new(NoDefinitions),
             tasks: Arc::new(TestTasks),
         },
         deadline: Duration::from_secs(10),

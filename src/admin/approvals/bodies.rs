@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use addons::contract::QuestionKind;
 use addons::contract::settings::duration;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -11,7 +12,7 @@ use time::format_description::well_known::Rfc3339;
 use utoipa::ToSchema;
 
 use crate::admin::error::ApiError;
-use crate::approvals::{Record, Scope};
+use crate::approvals::{Learner, Record, Scope};
 
 /// A question. What a container chose is as the container sent it: `subject`, `arguments`, and
 /// `reason` if a policy repeats it.
@@ -27,8 +28,9 @@ pub struct Approval {
     pub lease: String,
     /// `SERVER/TOOL`, `HOST:PORT`, or method, host, port and path of a request.
     pub subject: String,
-    /// The arguments of a tool call in canonical form (RFC 8785). Null if there are none, or if those
-    /// of a decided question made room for another question's.
+    /// In canonical form (RFC 8785): the arguments of a tool call; for a definition, the `old` one (null
+    /// if it is not kept) and the `new` one. Null if there are none, or if those of a decided question
+    /// made room for another question's.
     #[schema(value_type = Option<Object>)]
     pub arguments: Option<Box<RawValue>>,
     /// The rule or policy that asks.
@@ -45,7 +47,7 @@ pub struct Approval {
     pub attempts: u64,
     /// The callers that wait for the decision now.
     pub waiting: usize,
-    /// What an approval can cover: of `once`, `for` and `lease`.
+    /// What an approval can cover: of `once`, `for`, `lease` and `always`.
     pub scopes: Vec<String>,
     /// Who decided: the name and id of a user.
     pub decided_by: Option<String>,
@@ -84,15 +86,20 @@ pub struct DenyBody {
     pub comment: Option<String>,
 }
 
-impl From<&Record> for Approval {
-    fn from(record: &Record) -> Self {
+impl Approval {
+    /// The JSON form of a question at a server with this learner.
+    pub(super) fn of(record: &Record, learner: &Learner) -> Self {
         let topic = &record.topic;
         let decision = record.decision.as_ref();
         let arguments = record.arguments.clone().map(RawValue::from_string);
         let decided_at = record.closed_at.filter(|_| decision.is_some());
-        // The server puts nothing in force for everyone.
+        // For everyone, the server puts hosts and definitions in force.
+        let for_everyone = match topic.kind {
+            QuestionKind::Host => learner.is_on(),
+            kind => kind == QuestionKind::Definition,
+        };
         let scopes = Scope::names(topic.kind).iter();
-        let scopes = scopes.filter(|&&name| name != Scope::Always.as_str());
+        let scopes = scopes.filter(|&&name| for_everyone || name != Scope::Always.as_str());
         Self {
             id: record.id.to_string(),
             kind: topic.kind.as_str().to_owned(),

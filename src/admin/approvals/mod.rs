@@ -1,6 +1,7 @@
 //! Questions that people decide, in the admin API.
 
 mod bodies;
+mod definitions;
 mod stream;
 
 use std::sync::Arc;
@@ -20,10 +21,10 @@ use super::act::OperatorAct;
 use super::containers::take_write;
 use super::error::{ApiError, ErrorBody};
 use super::socket::Peer;
-use super::{Api, json};
+use super::{Api, NamedTool, json};
 use crate::approvals::bounds::MAX_PAGE;
 use crate::approvals::{
-    Decision, Filter, Record, Refused, Scope, State as QuestionState, StoreError,
+    Decision, Filter, NotLearned, Record, Refused, Scope, State as QuestionState, StoreError,
 };
 
 pub use bodies::{Approval, ApprovalList, ApproveBody, DenyBody};
@@ -38,13 +39,25 @@ impl From<StoreError> for ApiError {
     }
 }
 
+impl From<NotLearned> for ApiError {
+    fn from(error: NotLearned) -> Self {
+        let status = match error {
+            NotLearned::Refused(refused) => return refused.into(),
+            NotLearned::File(_) => StatusCode::SERVICE_UNAVAILABLE,
+            NotLearned::Broken => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        Self::Refused(status, error.to_string())
+    }
+}
+
 impl From<Refused> for ApiError {
     fn from(refused: Refused) -> Self {
         let status = match &refused {
             Refused::Unknown => StatusCode::NOT_FOUND,
             Refused::Decided(_) | Refused::NotDenied => StatusCode::CONFLICT,
             Refused::Over(_) | Refused::GrantOver => StatusCode::GONE,
-            Refused::Scope(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            Refused::Scope(_) | Refused::NotInForce(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Refused::Store(error) => {
                 let text = format!("The ledger of approvals cannot be read or written: {error}");
                 return Self::Refused(StatusCode::SERVICE_UNAVAILABLE, text);
@@ -126,7 +139,10 @@ pub(super) async fn list(
         return Ok(stream::live(&api, filter));
     }
     let records = api.state.approvals.list(filter).await?;
-    let approvals = records.iter().map(Approval::from).collect();
+    let approvals = records
+        .iter()
+        .map(|record| Approval::of(record, &api.state.learner))
+        .collect();
     Ok(Json(ApprovalList { approvals }).into_response())
 }
 
@@ -147,11 +163,16 @@ pub(super) async fn show(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Approval>, ApiError> {
     let record = api.state.approvals.get(parse_id(id)?).await?;
-    Ok(Json(Approval::from(&record.ok_or(Refused::Unknown)?)))
+    Ok(Json(Approval::of(
+        &record.ok_or(Refused::Unknown)?,
+        &api.state.learner,
+    )))
 }
 
 /// Approve a question. Without a body, a tool call is approved for one execution, a request or a host
-/// for 10 minutes.
+/// for 10 minutes. With scope `always`, a host is written to `learned.yaml` and put into force by a
+/// reload; if that fails, the question is still pending. The definition of a tool is accepted for
+/// everyone, and equal questions of other containers are approved with it.
 #[utoipa::path(
     post,
     path = "/internal/approvals/{id}/approve",
@@ -163,9 +184,9 @@ pub(super) async fn show(
         (status = 404, body = ErrorBody, description = "There is no such question"),
         (status = 409, body = ErrorBody, description = "Says who decided already"),
         (status = 410, body = ErrorBody, description = "The question expired, or its lease ended"),
-        (status = 422, body = ErrorBody, description = "The kind of question does not have the scope"),
+        (status = 422, body = ErrorBody, description = "The kind of question does not have the scope, or what it approves cannot be put in force"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
-        (status = 503, body = ErrorBody, description = "The ledger cannot be read or written"),
+        (status = 503, body = ErrorBody, description = "The ledger or learned.yaml cannot be read or written"),
     )
 )]
 pub(super) async fn approve(
@@ -182,13 +203,53 @@ pub(super) async fn approve(
     let question = api.state.approvals.get(id).await?;
     let question = question.ok_or(Refused::Unknown)?;
     let scope = scope.unwrap_or(Scope::default_of(question.topic.kind));
-    if scope == Scope::Always && question.state == QuestionState::Pending {
-        return Err(not_for_everyone(question.topic.kind));
+    if question.topic.kind == QuestionKind::Definition && scope == Scope::Always {
+        let record = definitions::approve(&api, id, &decision).await?;
+        recorded(&api, peer, "operator/approve", &record, Some(scope));
+        if let Some(tool) = definitions::named(&record) {
+            approve_equal(&api, peer, &tool, &record.topic.revision, decision.comment).await;
+        }
+        return Ok(Json(Approval::of(&record, &api.state.learner)));
     }
-    let ledger = &api.state.approvals;
-    let record = ledger.approve(id, Some(scope), decision).await?;
-    recorded(&api, peer, "operator/approve", &record, Some(scope));
-    Ok(Json(Approval::from(&record)))
+    let is_host = question.topic.kind == QuestionKind::Host;
+    if scope == Scope::Always && !is_host && question.state == QuestionState::Pending {
+        return Err(Refused::Scope(question.topic.kind).into());
+    }
+    let api_of_act = Arc::clone(&api);
+    let done = move |record: &Record| {
+        recorded(&api_of_act, peer, "operator/approve", record, Some(scope));
+    };
+    let record = match scope {
+        // Records the act itself, even if the client goes away during the reload.
+        Scope::Always if is_host => api.state.learner.approve(id, decision, done).await?,
+        _ => {
+            let approved = api.state.approvals.approve(id, Some(scope), decision).await;
+            approved.inspect(done)?
+        }
+    };
+    Ok(Json(Approval::of(&record, &api.state.learner)))
+}
+
+/// Approves and records all open questions about an accepted definition.
+pub(super) async fn approve_equal(
+    api: &Api,
+    peer: Peer,
+    tool: &NamedTool,
+    digest: &str,
+    comment: Option<Arc<str>>,
+) {
+    let by = peer.who();
+    let decision = Decision { by, comment };
+    match definitions::approve_equal(api, tool, digest, &decision).await {
+        Ok(records) => {
+            for record in records {
+                recorded(api, peer, "operator/approve", &record, Some(Scope::Always));
+            }
+        }
+        Err(error) => {
+            tracing::warn!(%error, "questions about an accepted definition may stay open");
+        }
+    }
 }
 
 /// Deny a question. For as long as it had to be decided, equal questions get the same answer, without
@@ -220,7 +281,7 @@ pub(super) async fn deny(
     take_write(&api)?;
     let record = api.state.approvals.deny(id, decision).await?;
     recorded(&api, peer, "operator/deny", &record, None);
-    Ok(Json(Approval::from(&record)))
+    Ok(Json(Approval::of(&record, &api.state.learner)))
 }
 
 /// Let the questions that a denial answers be asked again.
@@ -249,19 +310,7 @@ pub(super) async fn forget(
         ..record.clone()
     };
     recorded(&api, peer, "operator/forget", &undecided, None);
-    Ok(Json(Approval::from(&record)))
-}
-
-/// The error for an approval that would hold for everyone: that is in the configuration, which this
-/// server does not write.
-fn not_for_everyone(kind: QuestionKind) -> ApiError {
-    let instead = match kind {
-        QuestionKind::Host => "add the host to allowlist.yaml, or approve it with another scope",
-        QuestionKind::Definition => "accept the definition with `unified-proxy mcp accept`",
-        kind => return Refused::Scope(kind).into(),
-    };
-    let text = format!("An approval cannot be put in force for everyone: {instead}");
-    ApiError::Refused(StatusCode::UNPROCESSABLE_ENTITY, text)
+    Ok(Json(Approval::of(&record, &api.state.learner)))
 }
 
 fn parse_id(id: Result<Path<String>, PathRejection>) -> Result<ApprovalId, ApiError> {

@@ -10,18 +10,19 @@ use futures_util::{StreamExt, stream};
 
 use super::bodies::Approval;
 use crate::admin::Api;
-use crate::approvals::{Change, Filter, Ledger, News, Record, Seen};
+use crate::approvals::{Change, Filter, Learner, Ledger, News, Record, Seen};
 
 /// Sends questions that match the filter when they are asked and when their state changes, until the
 /// shutdown.
 pub(super) fn live(api: &Api, filter: Filter) -> Response {
     let ledger = Arc::clone(&api.state.approvals);
-    let watched = (ledger.watch(), ledger, filter);
-    let events = stream::unfold(watched, async |(mut watch, ledger, filter)| {
+    let shown = (ledger, Arc::clone(&api.state.learner), filter);
+    let watched = (shown.0.watch(), shown);
+    let events = stream::unfold(watched, async |(mut watch, shown)| {
         loop {
             let seen = watch.next().await?;
-            if let Some(event) = event_of(seen, &ledger, &filter).await {
-                return Some((Ok::<_, Infallible>(event), (watch, ledger, filter)));
+            if let Some(event) = event_of(seen, &shown).await {
+                return Some((Ok::<_, Infallible>(event), (watch, shown)));
             }
         }
     });
@@ -31,7 +32,10 @@ pub(super) fn live(api: &Api, filter: Filter) -> Response {
         .into_response()
 }
 
-async fn event_of(seen: Seen, ledger: &Ledger, filter: &Filter) -> Option<Event> {
+async fn event_of(
+    seen: Seen,
+    (ledger, learner, filter): &(Arc<Ledger>, Arc<Learner>, Filter),
+) -> Option<Event> {
     let Seen::Changed(change) = seen else {
         return Some(missed());
     };
@@ -40,7 +44,7 @@ async fn event_of(seen: Seen, ledger: &Ledger, filter: &Filter) -> Option<Event>
     };
     let record = record.filter(|record| wants(filter, record))?;
     // Cannot fail: all keys are texts.
-    let json = serde_json::to_string(&Approval::from(&record)).unwrap_or_default();
+    let json = serde_json::to_string(&Approval::of(&record, learner)).unwrap_or_default();
     Some(Event::default().data(json))
 }
 

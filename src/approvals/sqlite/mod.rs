@@ -2,8 +2,10 @@
 //!
 //! One connection stays open between operations. Before each one, the store checks that the path
 //! still names the open file, since a change to a file that was deleted or replaced would be lost.
-//! After any error, the connection is closed, and the next operation opens and checks the file.
+//! After any error, the connection is closed, and the next operation opens the file again, and checks
+//! it if damage can have caused the error.
 
+mod check;
 mod decisions;
 mod grants;
 mod questions;
@@ -15,7 +17,6 @@ mod upkeep;
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,8 +28,8 @@ use super::record::{Asked, Change, Decision, Grant, Record, Scope, Target};
 use super::store::{ApprovalStore, Filter, Refused, StoreError};
 use crate::sqlite::{
     SqliteError, create_if_missing, expect_current, failed, migrate, open_to_write, to_millis,
-    verify,
 };
+use check::{Checks, FileId, id_of};
 use schema::{MIGRATIONS, VERSION};
 use transaction::Transaction;
 
@@ -48,6 +49,7 @@ pub struct SqliteApprovals {
     /// Whether the file was created and migrated since the start.
     is_made: bool,
     open: Option<OpenFile>,
+    checks: Checks,
     /// Changes that nobody has taken yet.
     changes: Vec<Change>,
     /// Repetitions of open questions that are not in the file yet. They are written when the
@@ -57,8 +59,7 @@ pub struct SqliteApprovals {
 
 struct OpenFile {
     conn: Connection,
-    /// Device and inode.
-    file: (u64, u64),
+    file: FileId,
 }
 
 impl SqliteApprovals {
@@ -69,23 +70,25 @@ impl SqliteApprovals {
             path,
             is_made: false,
             open: None,
+            checks: Checks::default(),
             changes: Vec::new(),
             repeated: HashMap::new(),
         }
     }
 
-    /// Takes the open file, if the path still names it, or opens and checks the one that it names.
+    /// Takes the open file, if the path still names it, or opens the one that it names.
     fn take_open(&mut self) -> Result<OpenFile, SqliteError> {
         if !self.is_made {
             self.make()?;
         }
-        let file = self.file()?;
+        let found = self.find()?;
+        let file = id_of(&found);
         if let Some(open) = self.open.take().filter(|open| open.file == file) {
             return Ok(open);
         }
         let conn = open_to_write(&self.path)?;
         expect_current(&conn, VERSION)?;
-        verify(&conn, "quick_check")?;
+        self.checks.check(&conn, &found)?;
         conn.pragma_update(None, "cache_size", CACHE)?;
         conn.set_prepared_statement_cache_capacity(STATEMENTS);
         Ok(OpenFile { conn, file })
@@ -95,20 +98,20 @@ impl SqliteApprovals {
     fn make(&mut self) -> Result<(), SqliteError> {
         create_if_missing(&self.path)?;
         let conn = open_to_write(&self.path)?;
-        verify(&conn, "quick_check")?;
+        let found = self.find()?;
+        self.checks.check(&conn, &found)?;
         migrate(&conn, &MIGRATIONS)?;
         expect_current(&conn, VERSION)?;
         self.is_made = true;
         Ok(())
     }
 
-    /// Device and inode of the file that the path names.
-    fn file(&self) -> Result<(u64, u64), SqliteError> {
-        let found = fs::metadata(&self.path).map_err(|error| match error.kind() {
+    /// The metadata of the file that the path names.
+    fn find(&self) -> Result<fs::Metadata, SqliteError> {
+        fs::metadata(&self.path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => SqliteError::Missing(self.path.clone()),
             _ => failed(&self.path)(error),
-        })?;
-        Ok((found.dev(), found.ino()))
+        })
     }
 
     /// Runs an operation in a transaction, after the questions whose time is over have expired. The
@@ -119,7 +122,10 @@ impl SqliteApprovals {
         operation: impl FnOnce(&mut Transaction<'_>) -> Result<T, SqliteError>,
     ) -> Result<T, StoreError> {
         let done = self.try_run(now, operation);
-        done.map_err(|error| StoreError(error.into()))
+        done.map_err(|error| {
+            self.checks.note(&error);
+            StoreError(error.into())
+        })
     }
 
     fn try_run<T>(
@@ -167,6 +173,14 @@ impl ApprovalStore for SqliteApprovals {
         now: OffsetDateTime,
     ) -> Result<Asked, StoreError> {
         self.run(now, |transaction| transaction.ask(question, ttl))
+    }
+
+    fn look_up(
+        &mut self,
+        question: &Question,
+        now: OffsetDateTime,
+    ) -> Result<Option<Asked>, StoreError> {
+        self.run(now, |transaction| transaction.look_up(question))
     }
 
     fn get(&mut self, id: ApprovalId, now: OffsetDateTime) -> Result<Option<Record>, StoreError> {

@@ -22,21 +22,28 @@ type Denied = (ApprovalId, Option<Arc<str>>);
 impl Transaction<'_> {
     /// See [`ApprovalStore::ask`](crate::approvals::ApprovalStore::ask).
     pub(super) fn ask(&mut self, question: &Question, ttl: Duration) -> Result<Asked, SqliteError> {
-        if let Some((approval, words)) = self.denial(question)? {
-            return Ok(Asked::Denied { approval, words });
-        }
-        if let Some(granted) = self.grant_for(question)? {
-            return Ok(granted);
-        }
-        if let Some(id) = self.pending(question)? {
-            let repeated = self.repeated.entry(id).or_default();
-            *repeated = repeated.saturating_add(1);
-            return Ok(Asked::Open(id));
+        if let Some(known) = self.look_up(question)? {
+            if let Asked::Open(id) = known {
+                let repeated = self.repeated.entry(id).or_default();
+                *repeated = repeated.saturating_add(1);
+            }
+            return Ok(known);
         }
         if let Some(limit) = self.exceeded(question)? {
             return Ok(Asked::Full(limit));
         }
         self.insert(question, ttl).map(Asked::Open)
+    }
+
+    /// See [`ApprovalStore::look_up`](crate::approvals::ApprovalStore::look_up).
+    pub(super) fn look_up(&self, question: &Question) -> Result<Option<Asked>, SqliteError> {
+        if let Some((approval, words)) = self.denial(question)? {
+            return Ok(Some(Asked::Denied { approval, words }));
+        }
+        if let Some(granted) = self.grant_for(question)? {
+            return Ok(Some(granted));
+        }
+        Ok(self.pending(question)?.map(Asked::Open))
     }
 
     fn denial(&self, question: &Question) -> Result<Option<Denied>, SqliteError> {

@@ -1,7 +1,11 @@
 //! `approvals`: shows what waits for a person, and decides.
 
+mod definition;
 mod exec;
+mod explained;
 mod feed;
+mod indented;
+mod learned;
 mod servers;
 mod show;
 mod watch;
@@ -16,11 +20,13 @@ use super::client::Client;
 use super::exit::{Failure, print, printable};
 use super::{Output, examples, parse_id};
 use crate::admin::{
-    Approval, ApprovalList, ApproveBody, DenyBody, GrantBody, GrantEntry, GrantList,
+    Approval, ApprovalList, ApproveBody, DenyBody, EVERY, GrantBody, GrantEntry, GrantList,
 };
 use crate::runtime::printable_json;
 use servers::{Found, Servers, flattened, only};
 
+/// Names the container of a grant for everyone.
+const EVERY_CONTAINER: &str = "every container";
 /// The port of a grant that names none.
 const HTTPS: u16 = 443;
 
@@ -48,12 +54,14 @@ pub enum ApprovalsCommand {
     Deny(Deny),
     /// Let the questions that a denial answers be asked again
     Forget(One),
-    /// List the grants in force
+    /// List the grants in force, also those for every container
     Grants(Output),
+    /// List what is approved for every container
+    Learned(learned::LearnedOptions),
     /// Permit a host and port to a container, without a question
     #[command(after_help = examples::APPROVALS_GRANT)]
     Grant(Grant),
-    /// End a grant; tunnels that rely on it end within 5 seconds
+    /// End a grant, also one for every container; tunnels that rely on it end within 5 seconds
     Revoke(One),
 }
 
@@ -88,7 +96,7 @@ pub struct Approve {
     one: One,
     #[command(flatten)]
     scope: ScopeOptions,
-    /// For everyone, not only for this container, if the server can put that in force
+    /// For every container, in learned.yaml; for questions about hosts
     #[arg(long, conflicts_with_all = ["time", "lease"])]
     always: bool,
     /// Words for the record
@@ -164,6 +172,7 @@ impl Approvals {
             ApprovalsCommand::Deny(deny) => deny.run().await,
             ApprovalsCommand::Forget(one) => one.forget().await,
             ApprovalsCommand::Grants(output) => grants(&output).await,
+            ApprovalsCommand::Learned(learned) => learned.run().await,
             ApprovalsCommand::Grant(grant) => grant.run().await,
             ApprovalsCommand::Revoke(one) => one.revoke().await,
         }
@@ -211,8 +220,11 @@ impl One {
         let Found { client, item } = only("grant", &self.id, found, |grant| &grant.id)?;
         let grant = client.revoke(&item.id).await?;
         self.output.show(&grant, |grant| {
-            let [subject, container] =
-                [&grant.subject, &grant.container_id].map(|text| printable(text));
+            let subject = printable(&grant.subject);
+            let container = match grant.container_id.as_str() {
+                EVERY => EVERY_CONTAINER.to_owned(),
+                container => printable(container),
+            };
             format!("revoked: {subject} for {container}")
         })
     }
@@ -234,7 +246,15 @@ impl Approve {
             comment: self.comment,
         };
         let question = client.approve(&item.id, &body).await?;
-        self.one.output.show(&question, decided)
+        let always = self.always;
+        self.one.output.show(&question, |question| match always {
+            true => {
+                let [state, subject] =
+                    [&question.state, &question.subject].map(|text| printable(text));
+                format!("{state}: {subject} for {EVERY_CONTAINER}")
+            }
+            false => decided(question),
+        })
     }
 }
 

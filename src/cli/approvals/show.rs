@@ -1,17 +1,23 @@
 //! Questions and grants as text. A container, a server or a policy chose most of it.
 
+use addons::contract::QuestionKind;
+use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::definition;
+use super::indented::indented;
 use crate::admin::{Approval, GrantEntry};
 use crate::cli::exit::printable;
 use crate::cli::table::table;
-use crate::runtime::printable_json;
 
 /// Digits of an id in tables, if they tell all ids apart.
 const SHORT: usize = 8;
+/// Lines of arguments, and characters of a line, that the watch shows: less than a screen.
+const MAX_LINES: usize = 20;
+const MAX_WIDTH: usize = 160;
 /// The width of the labels of details.
-const LABEL: usize = 11;
+pub(super) const LABEL: usize = 11;
 
 /// The questions as a table.
 pub(super) fn questions(all: &[&Approval], now: OffsetDateTime) -> String {
@@ -83,18 +89,54 @@ pub(super) fn grants(all: &[&GrantEntry], now: OffsetDateTime) -> String {
 
 /// Everything about a question. The arguments are whole.
 pub(super) fn details(question: &Approval, now: OffsetDateTime) -> String {
+    written(question, now, |arguments| arguments)
+}
+
+/// As [`details`], but short enough for a screen. Also returns whether the arguments are whole.
+pub(super) fn brief(question: &Approval, now: OffsetDateTime) -> (String, bool) {
+    let mut is_whole = true;
+    let text = written(question, now, |arguments| {
+        let cut = cut(&arguments);
+        is_whole = cut == arguments;
+        cut
+    });
+    (text, is_whole)
+}
+
+/// A text without what is beyond [`MAX_LINES`] and [`MAX_WIDTH`].
+fn cut(text: &str) -> String {
+    let mut rest = text.lines();
+    let shown = rest.by_ref().take(MAX_LINES);
+    let mut lines: Vec<_> = shown.map(|line| shortened(line, MAX_WIDTH)).collect();
+    let more = rest.count();
+    if more > 0 {
+        lines.push(format!("… ({more} more lines)"));
+    }
+    lines.join("\n")
+}
+
+/// A line, or its first characters.
+pub(super) fn shortened(line: &str, most: usize) -> String {
+    match line.char_indices().nth(most) {
+        None => line.to_owned(),
+        Some((at, _)) => {
+            let more = line.len().saturating_sub(at);
+            format!(
+                "{}… ({more} more bytes)",
+                line.get(..at).unwrap_or_default()
+            )
+        }
+    }
+}
+
+fn written(
+    question: &Approval,
+    now: OffsetDateTime,
+    mut arguments_as: impl FnMut(String) -> String,
+) -> String {
     let Approval {
         kind, state, level, ..
     } = question;
-    let asked = match question.attempts {
-        0 | 1 => "once".to_owned(),
-        times => format!("{times} times"),
-    };
-    let waiting = match question.waiting {
-        0 => "nobody waits for the answer".to_owned(),
-        1 => "1 caller waits".to_owned(),
-        callers => format!("{callers} callers wait"),
-    };
     let left = match state.as_str() {
         "pending" => format!(", {} left", until(&question.expires_at, now)),
         _ => String::new(),
@@ -108,8 +150,7 @@ pub(super) fn details(question: &Approval, now: OffsetDateTime) -> String {
     line("container", &question.container_id);
     line("subject", &question.subject);
     if let Some(arguments) = &question.arguments {
-        let indented = indented(arguments.get());
-        lines.push(format!("{:<LABEL$}{indented}", "arguments"));
+        lines.push(arguments_as(shown(kind, arguments)));
     }
     let mut line =
         |name: &str, text: &str| lines.push(format!("{name:<LABEL$}{}", printable(text)));
@@ -119,8 +160,7 @@ pub(super) fn details(question: &Approval, now: OffsetDateTime) -> String {
         }
     }
     line("level", level);
-    let age = since(&question.created_at, now);
-    line("asked", &format!("{asked}, first {age} ago; {waiting}"));
+    line("asked", &asked(question, now));
     line("scopes", &question.scopes.join(", "));
     if let (Some(by), Some(at)) = (&question.decided_by, &question.decided_at) {
         line("decided", &format!("{at} by {by}"));
@@ -131,40 +171,32 @@ pub(super) fn details(question: &Approval, now: OffsetDateTime) -> String {
     lines.join("\n")
 }
 
-/// Indents JSON that has no white space between its values. The values stay as they are: a number
-/// that is read and written again could become another one.
-fn indented(json: &str) -> String {
-    let mut text = String::new();
-    let (mut depth, mut in_string, mut is_escaped) = (0_usize, false, false);
-    let mut before = None;
-    for c in json.chars() {
-        let is_empty = matches!((before, c), (Some('{'), '}') | (Some('['), ']'));
-        let opened = !in_string && matches!(before, Some('{' | '[')) && !is_empty;
-        let closes = !in_string && matches!(c, '}' | ']');
-        if closes {
-            depth = depth.saturating_sub(1);
-        }
-        if opened || (closes && !is_empty) || (!in_string && before == Some(',')) {
-            text.push_str(&format!("\n{:width$}", "", width = LABEL + 2 * depth));
-        }
-        text.push(c);
-        if in_string {
-            in_string = is_escaped || c != '"';
-            is_escaped = !is_escaped && c == '\\';
-            // What is within a text opens and separates nothing.
-            before = None;
-            continue;
-        }
-        match c {
-            '"' => in_string = true,
-            ':' => text.push(' '),
-            '{' | '[' => depth = depth.saturating_add(1),
-            _ => {}
-        }
-        before = Some(c);
+/// How often a question was asked, and who waits.
+pub(super) fn asked(question: &Approval, now: OffsetDateTime) -> String {
+    let asked = match question.attempts {
+        0 | 1 => "once".to_owned(),
+        times => format!("{times} times"),
+    };
+    let waiting = match question.waiting {
+        0 => "nobody waits for the answer".to_owned(),
+        1 => "1 caller waits".to_owned(),
+        callers => format!("{callers} callers wait"),
+    };
+    let age = since(&question.created_at, now);
+    format!("{asked}, first {age} ago; {waiting}")
+}
+
+/// The arguments of a question: of a changed definition, the lines that differ.
+fn shown(kind: &str, arguments: &RawValue) -> String {
+    let is_definition = kind == QuestionKind::Definition.as_str();
+    match definition::diff(arguments).filter(|_| is_definition) {
+        Some(changes) => format!("definition\n{changes}"),
+        None => format!(
+            "{:<LABEL$}{}",
+            "arguments",
+            indented(arguments.get(), LABEL)
+        ),
     }
-    let lines: Vec<_> = text.lines().map(printable_json).collect();
-    lines.join("\n")
 }
 
 /// The number of first digits that tells ids apart.

@@ -11,6 +11,7 @@ use rustix::termios::{QueueSelector, tcflush};
 use tokio::sync::mpsc;
 
 use super::exec::Exec;
+use super::explained::explained;
 use super::feed::{self, Update};
 use super::{decided, json, now, show};
 use crate::admin::{Approval, ApproveBody, DenyBody};
@@ -71,6 +72,8 @@ struct Open {
     client: Arc<Client>,
     question: Approval,
     is_skipped: bool,
+    /// Whether the user has seen the whole arguments.
+    is_whole: bool,
 }
 
 impl Open {
@@ -101,14 +104,30 @@ enum Answer {
     Approve,
     ForLease,
     Deny(Option<String>),
+    Explain,
     Skip,
     Quit,
 }
 
+/// Said instead of an approval of something that was cut.
+const NOT_WHOLE: &str = "the arguments are not shown whole: e shows all of them";
+
+/// Names the container and the subject, however long the text above, and asks for the answer.
+fn prompt(question: &Approval) -> String {
+    let texts = [&question.container_id, &question.kind, &question.subject];
+    let [container, kind, subject] = texts.map(|text| show::shortened(&printable(text), 100));
+    let lease = match question.kind.as_str() {
+        "tool" => "every call of the tool",
+        _ => "approve",
+    };
+    format!(
+        "{container} asks for {kind} {subject}\n\
+         y approve  n [WORDS] deny  l {lease} until the lease ends  e explain  s skip  q quit > "
+    )
+}
+
 impl Answer {
     const QUIT: &'static str = "q";
-    const HELP: &'static str =
-        "y approve  n [WORDS] deny  l approve until the lease ends  s skip  q quit > ";
 
     fn parse(line: &str) -> Option<Self> {
         let line = line.trim();
@@ -116,6 +135,7 @@ impl Answer {
             "y" => Self::Approve,
             "l" => Self::ForLease,
             "n" => Self::Deny(None),
+            "e" => Self::Explain,
             "s" => Self::Skip,
             Self::QUIT => Self::Quit,
             _ => Self::Deny(Some(line.strip_prefix("n ")?.trim().to_owned())),
@@ -214,6 +234,7 @@ impl<W: Write> Watch<W> {
                     client,
                     question,
                     is_skipped: false,
+                    is_whole: false,
                 });
             }
             None => {}
@@ -264,12 +285,17 @@ impl<W: Write> Watch<W> {
         if !self.asks || self.shown.is_some() {
             return Ok(());
         }
-        let mut waiting = self.open.iter().filter(|open| !open.is_skipped);
+        let mut waiting = self.open.iter_mut().filter(|open| !open.is_skipped);
         let Some(open) = waiting.next() else {
             return Ok(());
         };
-        let mut text = format!("\n{}", show::details(&open.question, now()));
-        let socket = open.client.socket();
+        let (details, is_whole) = show::brief(&open.question, now());
+        open.is_whole |= is_whole;
+        let is_whole = open.is_whole;
+        let (shown, prompt) = (open.key(), prompt(&open.question));
+        let more = waiting.count();
+        let mut text = format!("\n{details}");
+        let socket = &*shown.0;
         if self
             .open
             .iter()
@@ -280,16 +306,18 @@ impl<W: Write> Watch<W> {
                 printable(&socket.display().to_string())
             ));
         }
-        self.shown = Some(open.key());
-        let more = waiting.count();
         if more > 0 {
             text.push_str(&format!("\n({more} more)"));
         }
+        if !is_whole {
+            text.push_str(&format!("\n({NOT_WHOLE})"));
+        }
+        self.shown = Some(shown);
         self.say(text)?;
         // Fails if the standard input is no terminal.
         let _ = tcflush(io::stdin(), QueueSelector::IFlush);
         self.shown_at = Instant::now();
-        self.write(Answer::HELP)
+        self.write(&prompt)
     }
 
     async fn answer(&mut self, answer: Option<Answer>) -> Result<(), Failure> {
@@ -302,6 +330,12 @@ impl<W: Write> Watch<W> {
         };
         let (key, client) = (open.key(), Arc::clone(&open.client));
         let id = &key.1;
+        let prompt = prompt(&open.question);
+        let approves = matches!(answer, Some(Answer::Approve | Answer::ForLease));
+        if approves && !open.is_whole {
+            self.say(NOT_WHOLE)?;
+            return self.write(&prompt);
+        }
         let scope = |name: &str| ApproveBody {
             scope: Some(name.to_owned()),
             ..ApproveBody::default()
@@ -310,12 +344,21 @@ impl<W: Write> Watch<W> {
             Some(Answer::Approve) => client.approve(id, &ApproveBody::default()).await,
             Some(Answer::ForLease) => client.approve(id, &scope("lease")).await,
             Some(Answer::Deny(comment)) => client.deny(id, &DenyBody { comment }).await,
+            Some(Answer::Explain) => {
+                let mut text = explained(&client, &open.question, now()).await;
+                if !open.is_whole {
+                    open.is_whole = true;
+                    text = format!("{}\n\n{text}", show::details(&open.question, now()));
+                }
+                self.say(format_args!("\n{text}\n"))?;
+                return self.write(&prompt);
+            }
             Some(Answer::Skip) => {
                 open.is_skipped = true;
                 self.shown = None;
                 return Ok(());
             }
-            Some(Answer::Quit) | None => return self.write(Answer::HELP),
+            Some(Answer::Quit) | None => return self.write(&prompt),
         };
         self.shown = None;
         match done {

@@ -15,6 +15,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
+use super::Run;
 use super::directories::{RunDirectories, absolute_path_of, kept_directory};
 use super::logins::Logins;
 use crate::app::{self, PrivateOptions, PrivateStart, socket_in};
@@ -57,8 +58,7 @@ impl Appliance {
     /// Starts an appliance, without waiting until it is ready. `kept` is the directory for files
     /// that outlive the run. Must be called within a runtime.
     pub fn start(
-        config: Option<PathBuf>,
-        (allow, host_ports): (Vec<String>, Vec<u16>),
+        run: &Run,
         logins: Option<&Logins>,
         directories: &RunDirectories,
         kept: &Path,
@@ -67,10 +67,11 @@ impl Appliance {
             Failure::internal(format_args!("the appliance cannot be started: {error}"))
         };
         let (state, lock) = private_directory(kept).map_err(failed)?;
-        let default_config = match config {
+        let default_config = match run.config {
             Some(_) => None,
             None => own_config(),
         };
+        let config = run.config.clone();
         let config = match config.or_else(|| default_config.clone()) {
             Some(config) => usable(&config, directories)?,
             None => write_shipped(state.path()).map_err(failed)?,
@@ -81,8 +82,9 @@ impl Appliance {
         let mut options = PrivateOptions {
             state: state.path().to_owned(),
             config,
-            allow,
-            host_ports,
+            allow: run.allow.clone(),
+            ask: run.ask,
+            host_ports: run.host_ports.clone(),
             logins: None,
             audit: runs.join(format!("{name}.jsonl")),
         };

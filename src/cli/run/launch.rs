@@ -31,6 +31,9 @@ use super::watched::WatchedFlows;
 use crate::cli::exit::{Failure, code, printable};
 use crate::sandbox::{self, Event, Refused, Sandbox};
 
+/// Tells the user of `--ask` how to answer.
+const ASKS: &str = "a person is asked about hosts that are not allowed: answer in another terminal, with \
+                    `unified-proxy approvals --watch`";
 /// Time limit for the renewal of a lease.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -77,13 +80,14 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
         // Printed in any case, since the host may execute or obey these files at once.
         let mut text = text_of_changes(&changes) + &settings;
         if ended.is_ok() && !run.quiet {
-            text.insert_str(0, &report.denials());
+            let decided = report.decisions(run.learn.is_some());
+            text.insert_str(0, &(report.denials() + &decided));
         }
         // A write error is ignored: there is no other output for the report.
         let _ = io::stderr().write_all(text.as_bytes());
         let ended = ended?;
         if let Some(file) = learn {
-            file.write(&report.allowlist())?;
+            file.write(&report.allowlist(run.ask))?;
         }
         Ok(ended)
     })
@@ -167,6 +171,9 @@ impl Parts {
         if let Some(appliance) = &mut appliance {
             appliance.ready().await?;
         }
+        if run.ask && !run.quiet {
+            say(ASKS);
+        }
         let registration = Registration::begin(socket, run).await?;
         let watched = match run.server {
             Some(_) => Some(WatchedFlows::open(&registration.client, registration.id()).await?),
@@ -202,7 +209,7 @@ impl Parts {
         }
         protected.extend(self.protected.unseen_trees());
         protected.extend(covers(
-            self.protected.obeyed(),
+            &self.protected.restricted(),
             self.protected.repositories(),
             &directories.writable,
         ));
@@ -339,14 +346,7 @@ fn start_appliance(
     if let Some(logins) = logins.as_ref().filter(|_| !run.quiet) {
         announce(logins);
     }
-    let allowed = (run.allow.clone(), run.host_ports.clone());
-    Appliance::start(
-        run.config.clone(),
-        allowed,
-        logins.as_ref(),
-        directories,
-        kept,
-    )
+    Appliance::start(run, logins.as_ref(), directories, kept)
 }
 
 /// Prints the logins that the command may use, and why others are not used.

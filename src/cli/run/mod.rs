@@ -77,11 +77,16 @@ pub struct Run {
     /// A directory or file that the command may read; may be repeated
     #[arg(long, value_name = "PATH")]
     read: Vec<PathBuf>,
-    /// Write an allowlist of every requested host to FILE; unlisted hosts are still denied
+    /// Ask a person about unlisted hosts, who answers in another terminal with `unified-proxy
+    /// approvals --watch`, instead of denying them
+    #[arg(long)]
+    ask: bool,
+    /// Write an allowlist of every requested host to FILE, with --ask only of those that were
+    /// reached; unlisted hosts are still denied, or asked about
     #[arg(long, value_name = "FILE")]
     learn: Option<PathBuf>,
     /// Use the running server with this admin socket instead of starting one for this run
-    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["allow", "config", "with_logins"])]
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["allow", "ask", "config", "with_logins"])]
     server: Option<PathBuf>,
     /// Print only errors, and files of the command that the host would execute or obey
     #[arg(long)]

@@ -60,11 +60,17 @@ impl Protected {
     /// Drops the protection of paths that cannot be created: they need no protection.
     pub fn forget(&mut self, paths: &[PathBuf]) {
         self.found.read_only.retain(|path| !paths.contains(path));
+        self.found.hidden.retain(|path| !paths.contains(path));
     }
 
     /// The read-only paths: files and directories that the host would execute or obey.
     pub fn obeyed(&self) -> &BTreeSet<PathBuf> {
         &self.found.read_only
+    }
+
+    /// The paths that may have placeholders: the read-only and the hidden ones.
+    pub fn restricted(&self) -> BTreeSet<PathBuf> {
+        &self.found.read_only | &self.found.hidden
     }
 
     /// The `.git` of each work tree, and bare git directories.

@@ -1,6 +1,7 @@
 //! Collects the hosts that a run requested, for the report at its end and for `--learn`.
 
 mod changed_files;
+mod decisions;
 mod remedy;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use crate::cli::exit::printable;
 
 pub use changed_files::{Changes, text_of_changes};
 
+use decisions::{Decisions, is_act};
 use remedy::{Denied, USUAL_PORTS, text};
 
 /// Limit on the pairs of host and remedy that are counted separately; denials of further pairs are
@@ -25,6 +27,8 @@ pub struct Report {
     masked: BTreeMap<String, String>,
     /// Denials, each with its count.
     denied: BTreeMap<Denied, u64>,
+    /// What people decided.
+    decisions: Decisions,
     /// The number of denials that are not counted in `denied`, which has at most [`MAX_LINES`]
     /// entries.
     others: u64,
@@ -46,6 +50,12 @@ impl Report {
     /// Counts the flow of a line of the audit log, or all flows of a folded line. Ignores a line
     /// without a host.
     pub fn add(&mut self, flow: &Value) {
+        if is_act(flow) {
+            let revoked = self.decisions.add(flow);
+            let reached = revoked.and_then(|pair| self.requested.get_mut(&pair));
+            reached.into_iter().for_each(|reached| *reached = false);
+            return;
+        }
         let text = |name: &str| text(flow, name);
         let host = text("host");
         if host.is_empty() {
@@ -71,6 +81,7 @@ impl Report {
         if !is_denied {
             return;
         }
+        self.decisions.asked(flow);
         let denied = Denied::of(flow, host, port, &self.masked);
         match self.denied.len() < MAX_LINES || self.denied.contains_key(&denied) {
             true => *self.denied.entry(denied).or_default() += count,
@@ -81,13 +92,17 @@ impl Report {
     /// The list of denials with their counts; empty if there is no denial.
     pub fn denials(&self) -> String {
         let mut text = String::new();
-        if self.denied.is_empty() {
+        let denied = self.denied.iter();
+        let undecided = denied.filter(|(denied, _)| {
+            !denied.waits_for_a_person() || !self.decisions.has(&denied.what)
+        });
+        let undecided: Vec<_> = undecided.collect();
+        let width = undecided.iter().map(|(denied, _)| denied.what.len()).max();
+        let Some(width) = width.map(|width| width.min(60)) else {
             return text;
-        }
-        let width = self.denied.keys().map(|denied| denied.what.len()).max();
-        let width = width.unwrap_or(0).min(60);
+        };
         text.push_str("unified-proxy: denied\n");
-        for (Denied { what, remedy }, count) in &self.denied {
+        for (Denied { what, remedy }, count) in undecided {
             let times = if *count == 1 { "time " } else { "times" };
             let (what, remedy) = (printable(what), printable(remedy));
             // Writing to a String cannot fail.
@@ -99,13 +114,27 @@ impl Report {
         text
     }
 
-    /// An allowlist in YAML with the requested hosts and ports.
-    pub fn allowlist(&self) -> String {
-        let mut text = "# The hosts that one run requested. Read the list before you use it: the \
-                        command could request any host.\nversion: 1\ndomains:"
-            .to_owned();
+    /// What people decided; empty if nobody did. `learns`: the hosts are kept by `--learn`.
+    pub fn decisions(&self, learns: bool) -> String {
+        self.decisions.text(learns)
+    }
+
+    /// An allowlist in YAML with the requested hosts and ports or, if a person was asked, with those
+    /// that were reached.
+    pub fn allowlist(&self, asked: bool) -> String {
+        let head = match asked {
+            true => {
+                "# The hosts that one run reached: allowed ones, and those that a person approved."
+            }
+            false => {
+                "# The hosts that one run requested. Read the list before you use it: the command \
+                 could request any host."
+            }
+        };
+        let mut text = format!("{head}\nversion: 1\ndomains:");
         let mut hosts: BTreeMap<&str, (Vec<u64>, bool)> = BTreeMap::new();
-        for ((host, port), allowed) in &self.requested {
+        let requested = self.requested.iter();
+        for ((host, port), allowed) in requested.filter(|(_, allowed)| !asked || **allowed) {
             let (ports, was_allowed) = hosts.entry(host).or_default();
             ports.push(*port);
             *was_allowed |= allowed;

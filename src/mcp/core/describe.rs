@@ -5,13 +5,11 @@ use std::sync::Arc;
 
 use addons::json::{Members, ObjectText};
 use addons::mcp::looks_like_instruction;
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use serde_json::value::RawValue;
-use tokio::time::timeout;
 
 use super::super::tasks::TASKS_EXTENSION;
-use super::lease::Lease;
-use super::lists::LIST_TIMEOUT;
 use super::params::edit;
 use super::{Caller, Core, Described, Era, MAX_INSTRUCTIONS, Mount};
 
@@ -25,8 +23,8 @@ pub struct Description {
 }
 
 impl Core {
-    /// Describes the servers that a client sees. Waits at most `LIST_TIMEOUT` for servers that are
-    /// being started.
+    /// Describes the servers that a client sees. Waits for servers that are being started, as lists
+    /// do.
     pub async fn describe(self: &Arc<Self>, caller: &Arc<Caller>) -> Description {
         let mounts = self.mounts.of(&caller.container);
         let described = mounts.iter().map(|mount| self.described(caller, mount));
@@ -50,7 +48,7 @@ impl Core {
             _ => headed(&named.collect::<Vec<_>>()),
         };
         Description {
-            capabilities: union(&described),
+            capabilities: union(&described, caller.version.era()),
             instructions,
         }
     }
@@ -80,16 +78,16 @@ impl Core {
         caller: &Arc<Caller>,
         mount: &Arc<Mount>,
     ) -> Option<Arc<Described>> {
-        let lease = Lease::of(&caller.container);
-        let server = Arc::clone(&mount.settings().name);
-        let known = || mount.known(&caller.container).described;
-        if lease.is_slow(&server) {
-            return known();
-        }
-        match timeout(LIST_TIMEOUT, self.session(caller, mount)).await {
-            Ok(Ok(pooled)) => Some(Arc::new(pooled.session.described().clone())),
-            _ => known(),
-        }
+        let opened = self.session(caller, mount).now_or_never();
+        let opened = match opened {
+            Some(opened) => opened.ok(),
+            None => {
+                self.within_timeout(caller, mount, |pooled| std::future::ready(Ok(pooled)))
+                    .await
+            }
+        };
+        let described = opened.map(|pooled| Arc::new(pooled.session.described().clone()));
+        described.or_else(|| mount.known(&caller.container).described)
     }
 }
 
@@ -122,8 +120,8 @@ fn cut(text: &str, most: usize) -> &str {
 
 /// The capabilities that at least one server has. Extensions and experimental capabilities are
 /// included only if there is a sole server. A server whose capabilities are not known counts as
-/// having lists of tools, prompts and resources.
-fn union(servers: &[Option<Arc<Described>>]) -> Box<RawValue> {
+/// having lists of tools, prompts and resources. In the modern era, the gateway has tasks of its own.
+fn union(servers: &[Option<Arc<Described>>], era: Era) -> Box<RawValue> {
     let known = servers.iter().flatten();
     let known = known.map(|server| Members::read(&server.capabilities).unwrap_or_default());
     let known: Vec<_> = known.collect();
@@ -154,8 +152,10 @@ fn union(servers: &[Option<Arc<Described>>]) -> Box<RawValue> {
             object.member(key, value);
         }
     }
-    if let Some(Ok(Some(extensions))) = sole.map(|sole| sole.members("extensions")) {
-        let extensions = edit(&extensions, &[(TASKS_EXTENSION, None)]);
+    let extensions = sole.and_then(|sole| sole.members("extensions").ok().flatten());
+    let tasks = (era == Era::Modern).then_some("{}");
+    let extensions = edit(&extensions.unwrap_or_default(), &[(TASKS_EXTENSION, tasks)]);
+    if extensions != "{}" {
         object.member("extensions", &extensions);
     }
     // The object consists of JSON texts, so it always parses.

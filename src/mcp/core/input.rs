@@ -15,6 +15,7 @@ use super::super::error::SERVER_ERROR;
 use super::exchange::{Attempt, Failure, LONGEST_CALL};
 use super::params::Change;
 use super::relay::{Relay, unanswered};
+use super::results::input_required;
 use super::target::Target;
 use super::{
     ClientRequest, Core, Event, MessageReservation, Outcome, Params, protocol_error, rpc_error,
@@ -64,7 +65,14 @@ impl Core {
             let mut sent = self.forward_once(request, target, &changes, attempt).await;
             // The request with the answers was not sent: a person must decide about it.
             if let Some(asked) = attempt.asked.take() {
-                attempt.approved = Some(self.wait_for_person(request, asked).await?);
+                let approved = self.wait_for_person(request, asked).await?;
+                // The definition may have changed meanwhile.
+                let found = self.called_tool(request).await?;
+                let judged = target.definition.as_ref();
+                if judged.is_none_or(|judged| judged.raw.get() != found.definition.raw.get()) {
+                    return Err(approved.end().into());
+                }
+                attempt.approved = Some(approved);
                 sent = self.forward_once(request, target, &changes, attempt).await;
             }
             outcome = sent?;
@@ -142,14 +150,7 @@ async fn request_input(
 impl InputRequired {
     /// Reads a result; `None` if the result is not `input_required`, or is malformed.
     fn of(result: &RawValue) -> Option<Self> {
-        // Avoids parsing: few results contain this word, and some results are large.
-        if !result.get().contains("input_required") {
-            return None;
-        }
-        let members = Members::read(result).ok()?;
-        if members.text("resultType")? != "input_required" {
-            return None;
-        }
+        let members = input_required(result)?;
         let requests = members.get("inputRequests").map(Members::parse);
         let requests = requests.transpose().ok()?.unwrap_or_default();
         let requests = requests.iter().filter_map(|(key, request)| {
@@ -167,5 +168,29 @@ impl InputRequired {
             requests: requests.collect(),
             state: members.get("requestState").map(ToOwned::to_owned),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_asks_for_input_however_its_type_is_escaped() {
+        let rows = [
+            (r#"{"resultType":"input_required"}"#, true),
+            (r#"{"resultType":"input\u005frequired"}"#, true),
+            (r#"{"result\u0054ype":"\u0069nput_required"}"#, true),
+            (
+                r#"{"resultType":"complete","content":"input_required"}"#,
+                false,
+            ),
+            (r#"{"resultType":"complete","content":"\u001b"}"#, false),
+        ];
+        for (text, asks) in rows {
+            let result = RawValue::from_string(text.to_owned()).unwrap();
+            assert_eq!(input_required(&result).is_some(), asks, "{text}");
+            assert_eq!(InputRequired::of(&result).is_some(), asks, "{text}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! State of one lease: attached clients, their views of the lists, and sessions with servers.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use addons::contract::{Code, Container, Denial};
@@ -11,6 +11,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use super::attached::{Attached, ClientPreferences, UriRoom};
 use super::client_progress::ProgressReceivers;
 use super::known_sessions::KnownSessions;
+use super::task::Tasks;
 use super::view::View;
 use super::{Caller, List};
 
@@ -39,10 +40,15 @@ pub(super) struct Lease {
     /// Servers with a list that was not read in time and is still being read. Meanwhile, lists do
     /// not wait for such a server.
     slow: Mutex<HashSet<Arc<str>>>,
+    /// How often a list left out a server, or contained its last known entries, since the server
+    /// did not answer.
+    pub left_out: AtomicUsize,
     learned: Mutex<Learned>,
     calls: Arc<Semaphore>,
     /// Has [`MAX_WAITS_FOR_PEOPLE`] permits.
-    pub waits: Semaphore,
+    pub waits: Arc<Semaphore>,
+    /// The tasks of calls that wait for people, or have waited.
+    pub tasks: Arc<Tasks>,
     /// Room for subscribed URIs.
     pub uri_room: UriRoom,
     /// Wakes the task that compares the lists with those that clients saw most recently.
@@ -102,9 +108,11 @@ impl Lease {
                 preferences: Mutex::default(),
                 views: Mutex::default(),
                 slow: Mutex::default(),
+                left_out: AtomicUsize::new(0),
                 learned: Mutex::default(),
                 calls: Arc::new(Semaphore::new(MAX_CALLS_PER_LEASE)),
-                waits: Semaphore::new(MAX_WAITS_FOR_PEOPLE),
+                waits: Arc::new(Semaphore::new(MAX_WAITS_FOR_PEOPLE)),
+                tasks: Arc::default(),
                 uri_room: UriRoom::default(),
                 changed: Changed::default(),
             })

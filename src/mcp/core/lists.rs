@@ -27,14 +27,15 @@ use super::params::quote;
 use super::readiness::SERVERS;
 use super::results::object;
 use super::target::Target;
-use super::view::{Listed, hash, unique};
+use super::view::{Listed, PromptView, ToolView, hash, unique};
 use super::{
-    Caller, Catalog, ClientRequest, Core, Entry, Known, List, Mount, MountError, Outcome, RpcError,
-    invalid_params, members, rpc_error,
+    Caller, Catalog, ClientRequest, Core, Entry, Known, List, Mount, MountError, Outcome, Pooled,
+    RpcError, invalid_params, members, rpc_error,
 };
 
-/// Time limit for waiting for a server that is being started or whose list must be read.
-pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for waiting for a server that is being started or whose list must be read. Agents ask
+/// for their tools once, when they start, and go on without them after about 5 s.
+pub(super) const LIST_TIMEOUT: Duration = Duration::from_millis(3500);
 /// The longest page, in bytes. A longer list is divided into pages. A page of a single entry may be
 /// longer.
 pub(super) const MAX_PAGE: usize = 2 << 20;
@@ -88,11 +89,20 @@ impl Core {
         let caller = &request.caller;
         let start = cursor(request)?;
         let work = async {
+            let lease = Lease::of(&caller.container);
+            let left_out = || lease.left_out.load(Ordering::Relaxed);
+            let before = left_out();
+            let told = |list: List, hash: &dyn Fn() -> u64| {
+                if left_out() != before && lease.view(caller).told(list, hash()) {
+                    lease.changed.mark(list);
+                }
+            };
             let mut meta = None;
             let (member, page) = match listing {
                 Listing::Tools => {
                     let view = self.tools(caller, true).await;
                     meta = self.readiness(caller, &view);
+                    told(List::Tools, &|| hash_of_tools(&view));
                     (
                         "tools",
                         page(view.exposed.listed(), |tool| tool.json(), start),
@@ -100,6 +110,7 @@ impl Core {
                 }
                 Listing::Prompts => {
                     let view = self.prompts(caller, true).await;
+                    told(List::Prompts, &|| hash_of_prompts(&view));
                     let prompts = view.exposed.all().iter();
                     (
                         "prompts",
@@ -108,11 +119,17 @@ impl Core {
                 }
                 Listing::Resources => {
                     let lists = self.read(&RESOURCES, caller, true).await;
+                    told(List::Resources, &|| {
+                        hash_of_resources(&lists, &self.last_known(&TEMPLATES, caller))
+                    });
                     let resources = unique(&lists).into_iter();
                     ("resources", page(resources, Cow::Borrowed, start))
                 }
                 Listing::Templates => {
                     let lists = self.read(&TEMPLATES, caller, true).await;
+                    told(List::Resources, &|| {
+                        hash_of_resources(&self.last_known(&RESOURCES, caller), &lists)
+                    });
                     let templates = unique(&lists).into_iter();
                     ("resourceTemplates", page(templates, Cow::Borrowed, start))
                 }
@@ -204,6 +221,16 @@ impl Core {
         join_all(lists).await
     }
 
+    /// The list that was read most recently from each server that the caller sees.
+    fn last_known<T: ?Sized>(&self, kind: &ServerList<T>, caller: &Caller) -> Vec<Listed<T>> {
+        let mounts = self.mounts.of(&caller.container).into_iter();
+        let known = mounts.map(|mount| {
+            let last = (kind.last)(mount.known(&caller.container));
+            (mount.settings(), last)
+        });
+        known.collect()
+    }
+
     /// The list of one server, as in [`Self::read`].
     async fn read_one<T: ?Sized + Send + Sync + 'static>(
         self: &Arc<Self>,
@@ -212,11 +239,14 @@ impl Core {
         mount: &Arc<Mount>,
         wait: bool,
     ) -> Option<Arc<T>> {
-        let items = match self.cached_list(kind, caller, mount) {
-            Some(items) => Some(items),
-            None if wait => self.read_within_timeout(kind, caller, mount).await,
-            None => None,
-        };
+        let mut items = self.cached_list(kind, caller, mount);
+        if items.is_none() && wait {
+            items = self.read_within_timeout(kind, caller, mount).await;
+            if items.is_none() {
+                let left_out = &Lease::of(&caller.container).left_out;
+                left_out.fetch_add(1, Ordering::Relaxed);
+            }
+        }
         items.or_else(|| (kind.last)(mount.known(&caller.container)))
     }
 
@@ -253,14 +283,30 @@ impl Core {
         read??.ok()
     }
 
-    /// Waits at most [`LIST_TIMEOUT`] for a server's list. `None` if the server does not respond in
-    /// time or fails. Does not wait for a server that [is slow](Lease::is_slow).
+    /// A server's list, as [`Self::within_timeout`].
     async fn read_within_timeout<T: ?Sized + Send + Sync + 'static>(
         self: &Arc<Self>,
         kind: &'static ServerList<T>,
         caller: &Arc<Caller>,
         mount: &Arc<Mount>,
     ) -> Option<Arc<T>> {
+        let read = move |pooled: Arc<Pooled>| (kind.read)(pooled.catalog.clone());
+        self.within_timeout(caller, mount, read).await
+    }
+
+    /// What `read` returns for a session with a server; waits at most [`LIST_TIMEOUT`]. `None` if the
+    /// server does not respond in time or fails. Does not wait for a server that
+    /// [is slow](Lease::is_slow), so that a client waits once for a server that takes long to start.
+    pub(super) async fn within_timeout<T, R>(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        mount: &Arc<Mount>,
+        read: impl FnOnce(Arc<Pooled>) -> R + Send + 'static,
+    ) -> Option<T>
+    where
+        T: Send + 'static,
+        R: Future<Output = Result<T, MountError>> + Send + 'static,
+    {
         let lease = Arc::clone(Lease::of(&caller.container));
         let server = Arc::clone(&mount.settings().name);
         if lease.is_slow(&server) {
@@ -271,10 +317,7 @@ impl Core {
         let has_ended = Arc::new(AtomicBool::new(false));
         let ended_in_task = Arc::clone(&has_ended);
         let reading = self.runtime.spawn(async move {
-            let read = async {
-                let pooled = core.session(&caller, &mount).await?;
-                (kind.read)(pooled.catalog.clone()).await
-            };
+            let read = async { read(core.session(&caller, &mount).await?).await };
             let read = read.await;
             ended_in_task.store(true, Ordering::SeqCst);
             if slow.set_slow(&name, false) && read.is_ok() {
@@ -308,18 +351,27 @@ impl Core {
     /// Hash of a list, as clients with the caller's revision and capabilities see it.
     pub(super) async fn hash_of(self: &Arc<Self>, caller: &Arc<Caller>, list: List) -> u64 {
         match list {
-            List::Tools => hash(self.tools(caller, true).await.exposed.tools()),
-            List::Prompts => {
-                let view = self.prompts(caller, true).await;
-                hash(view.exposed.all().iter().map(ExposedPrompt::json))
-            }
+            List::Tools => hash_of_tools(&*self.tools(caller, true).await),
+            List::Prompts => hash_of_prompts(&*self.prompts(caller, true).await),
             List::Resources => {
                 let resources = self.read(&RESOURCES, caller, true).await;
                 let templates = self.read(&TEMPLATES, caller, true).await;
-                hash(unique(&resources).into_iter().chain(unique(&templates)))
+                hash_of_resources(&resources, &templates)
             }
         }
     }
+}
+
+fn hash_of_tools(view: &ToolView) -> u64 {
+    hash(view.exposed.tools())
+}
+
+fn hash_of_prompts(view: &PromptView) -> u64 {
+    hash(view.exposed.all().iter().map(ExposedPrompt::json))
+}
+
+fn hash_of_resources(resources: &[Listed<[Entry]>], templates: &[Listed<[Entry]>]) -> u64 {
+    hash(unique(resources).into_iter().chain(unique(templates)))
 }
 
 /// A page of a list.

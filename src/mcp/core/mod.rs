@@ -36,6 +36,8 @@ mod results;
 mod retry;
 mod sessions;
 mod target;
+mod task;
+mod tasks;
 mod tools;
 mod unsolicited;
 mod view;
@@ -46,13 +48,13 @@ mod tests;
 
 use std::sync::{Arc, Weak};
 
-use addons::contract::{Chain, Denial, LiveFlow, McpSession, McpSubject, RpcError};
+use addons::contract::{Chain, Container, Denial, LiveFlow, McpSession, McpSubject, RpcError};
 use addons::json::Members;
 use addons::mcp::{McpMetrics, McpSettings};
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::caller::{Caller, LogLevel, TraceContext};
 use super::error::{INVALID_PARAMS, method_not_found, protocol_error, rpc_error};
@@ -150,15 +152,19 @@ impl Core {
 
     /// Handles a client's request. Dropping the future cancels the request at the server.
     pub async fn request(self: Arc<Self>, request: ClientRequest) -> Outcome {
-        let container = &request.caller.container;
-        let lease = Lease::of(container);
-        let _lease_permit = lease
-            .begin()
+        let _permits = self
+            .begin(&request.caller.container)
             .map_err(|denial| self.refuse(&request, None, None, denial))?;
-        let Ok(_permit) = Arc::clone(&self.calls).try_acquire_owned() else {
-            return Err(self.refuse(&request, None, None, too_many("of all containers")));
-        };
         self.route(&request).await
+    }
+
+    /// Counts a request of a container as under way until the permits are dropped. Denies it at a
+    /// limit.
+    fn begin(&self, container: &Container) -> Result<[OwnedSemaphorePermit; 2], Denial> {
+        let of_lease = Lease::of(container).begin()?;
+        let of_all = Arc::clone(&self.calls).try_acquire_owned();
+        let of_all = of_all.map_err(|_| too_many("of all containers"))?;
+        Ok([of_lease, of_all])
     }
 
     /// Dispatches by method. The future for methods other than `tools/call` takes kilobytes. It is
@@ -183,6 +189,9 @@ impl Core {
             "resources/subscribe" if legacy => self.subscribe(request).await,
             "resources/unsubscribe" if legacy => self.unsubscribe(request).await,
             "logging/setLevel" if legacy => self.set_log_level(request).await,
+            "tasks/get" | "tasks/update" | "tasks/cancel" if !legacy => {
+                self.task_request(request).await
+            }
             _ => self.extension(request).await,
         }
     }

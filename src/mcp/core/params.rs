@@ -7,6 +7,7 @@ use addons::json::{Members, ObjectText};
 use serde_json::value::RawValue;
 
 use super::super::caller::TraceContext;
+use super::super::message::is_progress_token;
 use super::{Caller, Era, LogLevel, Version};
 
 // Keys of `_meta` that only the modern era has.
@@ -19,7 +20,7 @@ pub(super) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId
 /// The member that holds a progress token.
 pub(super) const PROGRESS_TOKEN: &str = "progressToken";
 /// The member that asks for a task (2025-11-25). The gateway removes this member and the capability
-/// `tasks`, so clients and servers use no tasks.
+/// `tasks`, so servers make no tasks.
 pub(super) const TASK: &str = "task";
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
@@ -137,9 +138,7 @@ impl Progress {
     pub fn of(meta: &Members<'_>) -> Option<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let original = meta.get(PROGRESS_TOKEN)?;
-        let is_token = original
-            .starts_with(|first: char| first == '"' || first == '-' || first.is_ascii_digit());
-        is_token.then(|| Self {
+        is_progress_token(original).then(|| Self {
             replacement: NEXT.fetch_add(1, Ordering::Relaxed),
             original: original.into(),
         })

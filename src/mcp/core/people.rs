@@ -1,22 +1,14 @@
 //! Calls that wait for a person's decision.
 
-use std::convert::Infallible;
-use std::time::Duration;
-
 use addons::contract::Denial;
 use addons::json::Members;
 use addons::mcp::OpenQuestion;
 use serde_json::value::RawValue;
-use tokio::time::interval;
 
 use super::judged_call::Refused;
 use super::lease::Lease;
 use super::params::{Progress, quote};
 use super::{ClientRequest, Core, Event};
-
-/// How often a client that gave a progress token learns that its call goes on. Some clients give up
-/// after 60 s without progress.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Core {
     /// Waits until a person decides about a request, or its client stops reading. Returns an
@@ -53,40 +45,37 @@ impl Core {
         let token = progress_token(request);
         let client = token.as_ref().and_then(|_| client_name(request));
         let limit = (self.rules)().settings.waits.of(client.as_deref());
-        let text = quote(&format!(
-            "waits for a person (approval {})",
-            question.approval()
-        ));
+        let text = format!("waits for a person (approval {})", question.approval());
+        report(request, token.as_deref(), &text);
         let deciding = question.decision(&mut asked.live.flow, limit);
         tokio::select! {
             biased;
-            () = request.events.call.left.cancelled() => Err(asked.denial.clone()),
-            decided = deciding => decided,
-            never = report(request, token.as_deref(), &text) => match never {},
+            () = request.events.call.left.cancelled() => return Err(asked.denial.clone()),
+            decided = deciding => match decided {
+                Some(verdict) => verdict?,
+                None => return Err(asked.denial.clone()),
+            },
         }
+        report(request, token.as_deref(), "approved");
+        asked.denial = question.unsent();
+        Ok(())
     }
 }
 
-/// Sends the client progress, the first at once, so that it gets the head of the response. The
-/// values stay below those that a server sends later.
-async fn report(request: &ClientRequest, token: Option<&str>, text: &str) -> Infallible {
+/// Sends the client progress with a text, if it gave a token. The gateway repeats the text until there
+/// is other progress.
+fn report(request: &ClientRequest, token: Option<&str>, text: &str) {
     let Some(token) = token else {
-        return std::future::pending().await;
+        return;
     };
-    let mut ticks = interval(PROGRESS_INTERVAL);
-    let mut sent = 0_u32;
-    loop {
-        ticks.tick().await;
-        let params =
-            format!("{{\"progressToken\":{token},\"progress\":0.{sent:06},\"message\":{text}}}");
-        let params = RawValue::from_string(params).ok();
-        // A client that does not read misses progress.
-        let _ = request.events.try_send(Event::Notification {
-            method: "notifications/progress".into(),
-            params: params.map(Into::into),
-        });
-        sent = sent.saturating_add(1);
-    }
+    let text = quote(text);
+    let params = format!("{{\"progressToken\":{token},\"progress\":0,\"message\":{text}}}");
+    let params = RawValue::from_string(params).ok();
+    // A client that does not read misses progress.
+    let _ = request.events.try_send(Event::Notification {
+        method: "notifications/progress".into(),
+        params: params.map(Into::into),
+    });
 }
 
 /// The progress token of a request, as JSON.

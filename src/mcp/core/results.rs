@@ -102,3 +102,16 @@ pub(super) fn into_outcome(frame: Frame) -> Result<Outcome, Denial> {
         FrameBody::Params(_) => Err(Denial::internal()),
     }
 }
+
+/// The members of an `input_required` result; `None` for another one, or a malformed one.
+pub(super) fn input_required(result: &RawValue) -> Option<Members<'_>> {
+    let text = result.get();
+    // Avoids parsing: few results contain this word, or an escape, which each of its letters could be
+    // written as; and some results are large.
+    if !text.contains("input_required") && !text.contains("\\u00") {
+        return None;
+    }
+    let members = Members::read(result).ok()?;
+    let asks = members.text("resultType").as_deref() == Some("input_required");
+    asks.then_some(members)
+}

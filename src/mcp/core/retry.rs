@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use addons::contract::{Direction, Frame, McpTarget, RpcError};
+use addons::contract::{Direction, Executing, Frame, McpTarget, RpcError};
 use serde_json::value::RawValue;
 
 use super::params::{Change, TASK, edit, quote};
@@ -57,7 +57,10 @@ impl Core {
         let chain = (self.rules)().chain;
         let mut live = self.flow(&chain, caller, method, Some(&settings.name), Some(&name));
         if let Some(executing) = request.events.call.executing.lock().clone() {
-            live.flow.put_slot(executing);
+            live.flow.put_slot(Executing {
+                continues: true,
+                ..executing
+            });
         }
         let judged = chain.mcp_request(&mut live.flow, frame).await;
         record_end(&mut live, &judged);

@@ -1,14 +1,17 @@
 //! Calls of tools and prompts, by their exposed names.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use addons::contract::{Code, Definition, Denial, RpcError};
-use addons::mcp::{ServerKind, ServerSettings};
+use addons::mcp::{OverrideRule, ServerKind, ServerSettings};
 use futures_util::FutureExt;
-use tokio::time::Instant;
+use serde_json::value::RawValue;
+use tokio::time::{Instant, timeout};
 
 use super::exchange::{Attempt, Failure};
 use super::execution;
+use super::judged_call::Refused;
 use super::lease::Lease;
 use super::lists::{PROMPTS, TOOLS};
 use super::params::{Change, TASK, quote};
@@ -17,12 +20,17 @@ use super::resources::learn_links;
 use super::target::Target;
 use super::view::{PromptView, ToolView};
 use super::{
-    Caller, ClientRequest, Core, List, MountError, Outcome, invalid_params, members, rpc_error,
+    Caller, ClientRequest, Core, List, Mount, MountError, Outcome, invalid_params, members,
+    rpc_error,
 };
 
 /// The longest requested name of an unknown tool or prompt that is recorded, in bytes. A longer
 /// name is cut.
 const MAX_RECORDED_NAME: usize = 256;
+
+/// How long a call waits for a server that is being started. Longer than a list, since the call needs
+/// this server.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A tool that the caller sees, and its server.
 #[derive(Clone)]
@@ -32,9 +40,11 @@ pub struct FoundTool {
     pub definition: Arc<Definition>,
 }
 
+/// The names of a server and, at that server, of its tool.
+pub(super) type ToolNames = (Arc<str>, Arc<str>);
+
 impl FoundTool {
-    /// The names of the server and, at the server, of the tool.
-    fn names(&self) -> (Arc<str>, Arc<str>) {
+    fn names(&self) -> ToolNames {
         (
             Arc::clone(&self.settings.name),
             Arc::clone(&self.definition.name),
@@ -90,49 +100,61 @@ impl Core {
             Some(tool) if self.has_tools_of(caller, &tool.settings) => Some(tool),
             // The tool is unknown, or this session has no current list of its server's tools. A
             // changed definition must be compared with the accepted definition before the call.
-            _ => self.find_tool(caller, &exposed, true).await,
+            known => {
+                let server = known.as_ref().map(|tool| &*tool.settings.name);
+                self.started(caller, List::Tools, &exposed, server).await;
+                self.find_tool(caller, &exposed, true).await
+            }
         };
         found.ok_or_else(|| self.refuse_unknown(request, "tool", &exposed, begun))
     }
 
-    /// Calls a tool. If a person must decide, waits for the decision; after an approval, finds the
-    /// tool and judges the call again, since all may have changed meanwhile.
+    /// Calls a tool. If a person must decide, waits for the decision; or returns a task, if the
+    /// client takes one.
     pub(super) async fn call_tool(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
         let mut attempt = Attempt::default();
         let found = self.called_tool(request).await?;
         let called = found.names();
-        let outcome = self.call_found(request, found, &mut attempt).await;
+        // Boxed, so that a call that waits for a person does not keep room for it.
+        let outcome = Box::pin(self.call_found(request, found, &mut attempt)).await;
         let Some(asked) = attempt.asked.take() else {
             return outcome;
         };
-        let approved = Box::pin(self.wait_for_person(request, asked)).await;
-        attempt.approved = Some(approved.map_err(|denial| rpc_error(&denial))?);
-        let calling = self.call_approved(request, called, &mut attempt);
-        let outcome = calling.await;
-        match attempt.approved {
-            Some(unsent) => outcome.and(Err(rpc_error(&unsent.end()))),
-            None => outcome,
+        if request.caller.takes_tasks {
+            return self.begin_task(request, called, asked);
         }
+        let approved = Box::pin(self.wait_for_person(request, asked)).await;
+        let approved = approved.map_err(|denial| rpc_error(&denial))?;
+        Box::pin(self.call_approved(request, &called, approved)).await
     }
 
-    /// `called` are the names of the server and tool about which the person was asked.
-    async fn call_approved(
+    /// Makes a call that a person approved. Finds the tool and judges the call again, since all may
+    /// have changed meanwhile. `called` is the tool about which the person was asked.
+    pub(super) async fn call_approved(
         self: &Arc<Self>,
         request: &ClientRequest,
-        called: (Arc<str>, Arc<str>),
-        attempt: &mut Attempt,
+        called: &ToolNames,
+        approved: Box<Refused>,
     ) -> Outcome {
-        let found = self.find_called(request, None).await?;
-        match (found.names() == called, attempt.approved.take()) {
-            (true, approved) => {
-                attempt.approved = approved;
-                self.call_found(request, found, attempt).await
+        let mut attempt = Attempt {
+            approved: Some(approved),
+            ..Attempt::default()
+        };
+        let found = self.find_called(request, None).await;
+        let outcome = match found {
+            Ok(found) if found.names() == *called => {
+                self.call_found(request, found, &mut attempt).await
             }
-            // The exposed name is another tool's now.
-            (false, approved) => {
-                let denial = approved.map_or_else(Denial::internal, |approved| approved.end());
-                Err(rpc_error(&denial))
+            // The exposed name is another tool's now: the call is not sent.
+            Ok(_) => Ok(RawValue::NULL.to_owned()),
+            Err(error) => Err(error),
+        };
+        match attempt.approved {
+            Some(unsent) => {
+                let denial = unsent.end();
+                outcome.and(Err(rpc_error(&denial)))
             }
+            None => outcome,
         }
     }
 
@@ -179,6 +201,51 @@ impl Core {
         let session = mount.and_then(|mount| self.session(caller, &mount).now_or_never());
         let pooled = session.and_then(Result::ok);
         pooled.is_some_and(|pooled| pooled.catalog.has(List::Tools))
+    }
+
+    /// Waits until the tools or prompts of a server are read, at most [`START_TIMEOUT`]. If `server`
+    /// is not known, waits for one that may have a tool or prompt with this name.
+    async fn started(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        list: List,
+        name: &str,
+        server: Option<&str>,
+    ) {
+        if let Some(mount) = self.mount_for(caller, list, name, server) {
+            let reading = async {
+                if let Ok(pooled) = self.session(caller, &mount).await {
+                    match list {
+                        List::Prompts => drop(pooled.catalog.prompts().await),
+                        _ => drop(pooled.catalog.tools().await),
+                    }
+                }
+            };
+            // Whoever reads the list next learns why there is none.
+            drop(timeout(START_TIMEOUT, reading).await);
+        }
+    }
+
+    /// The server, or one that may have a tool or prompt with this name: by an override, or by its
+    /// prefix.
+    fn mount_for(
+        &self,
+        caller: &Caller,
+        list: List,
+        name: &str,
+        server: Option<&str>,
+    ) -> Option<Arc<Mount>> {
+        let settings = (self.rules)().settings;
+        let renames = |rule: &Arc<OverrideRule>| rule.rename.as_deref() == Some(name);
+        let mut overrides = settings.overrides.iter();
+        let renamed = overrides.find(|(_, rules)| rules.iter().any(renames));
+        let renamed = renamed.filter(|_| list == List::Tools);
+        let server = server.or(renamed.map(|((server, _), _)| &**server));
+        let mut mounts = self.mounts.of(&caller.container).into_iter();
+        mounts.find(|mount| match (mount.settings(), server) {
+            (settings, Some(server)) => *settings.name == *server,
+            (settings, None) => name.starts_with(&*settings.prefix),
+        })
     }
 
     async fn find_tool(
@@ -234,6 +301,7 @@ impl Core {
     ) -> Option<(Arc<ServerSettings>, Arc<str>)> {
         let mut view = self.prompts(caller, false).await;
         if view.exposed.find(name).is_none() {
+            self.started(caller, List::Prompts, name, None).await;
             view = self.prompts(caller, true).await;
         }
         let prompt = view.exposed.find(name)?;

@@ -19,8 +19,18 @@ pub(super) struct View {
     capabilities: Arc<RawValue>,
     tools: Mutex<Option<Arc<ToolView>>>,
     prompts: Mutex<Option<Arc<PromptView>>>,
-    /// Hashes of the tools, prompts and resources when they were last compared.
-    compared: Mutex<[Option<u64>; 3]>,
+    /// Of the tools, prompts and resources.
+    hashes: Mutex<[Hashes; 3]>,
+}
+
+/// Hashes of one list.
+#[derive(Default)]
+struct Hashes {
+    /// When it was last compared.
+    compared: Option<u64>,
+    /// In an answer that left out entries of a server. The client may attach only when the server
+    /// has become ready.
+    told: Option<u64>,
 }
 
 /// A server's settings with one of its lists; `None` if the list is not known.
@@ -73,7 +83,7 @@ impl View {
             capabilities: Arc::clone(&caller.capabilities),
             tools: Mutex::default(),
             prompts: Mutex::default(),
-            compared: Mutex::default(),
+            hashes: Mutex::default(),
         }
     }
 
@@ -154,22 +164,44 @@ impl View {
         view
     }
 
-    /// Forgets the hashes, so that the next comparison finds no difference.
+    /// Forgets the comparisons, so that the next one finds no difference, except from what a client
+    /// was [told](Self::told).
     pub fn forget(&self) {
-        *self.compared.lock() = [None; 3];
+        for hashes in self.hashes.lock().iter_mut() {
+            hashes.compared = None;
+        }
+    }
+
+    /// Records the hash of a list in an answer that left out entries of a server. Returns whether the
+    /// list differs from a later one with which it was compared before.
+    pub fn told(&self, list: List, hash: u64) -> bool {
+        self.with(list, |hashes| {
+            hashes.told = Some(hash);
+            let known = hashes.compared.as_mut();
+            known.is_some_and(|known| std::mem::replace(known, hash) != hash)
+        })
     }
 
     /// Records the hash of a list. Returns whether the hash differs from the previous one; `false`
-    /// the first time.
-    pub fn differs(&self, list: List, hash: u64) -> bool {
-        let mut compared = self.compared.lock();
-        let slot = match list {
-            List::Tools => compared.get_mut(0),
-            List::Prompts => compared.get_mut(1),
-            List::Resources => compared.get_mut(2),
-        };
-        let before = slot.and_then(|slot| slot.replace(hash));
-        before.is_some_and(|before| before != hash)
+    /// the first time. For a client that was just attached, also whether it differs from what a
+    /// client was [told](Self::told).
+    pub fn differs(&self, list: List, hash: u64, is_attaching: bool) -> bool {
+        self.with(list, |hashes| {
+            let before = hashes.compared.replace(hash);
+            // While they are equal, another client that was told the same may still attach.
+            let is_other = |told: &mut u64| is_attaching && *told != hash;
+            let told = hashes.told.take_if(is_other);
+            told.is_some() || before.is_some_and(|before| before != hash)
+        })
+    }
+
+    fn with(&self, list: List, act: impl FnOnce(&mut Hashes) -> bool) -> bool {
+        let [tools, prompts, resources] = &mut *self.hashes.lock();
+        act(match list {
+            List::Tools => tools,
+            List::Prompts => prompts,
+            List::Resources => resources,
+        })
     }
 }
 

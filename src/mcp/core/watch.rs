@@ -13,7 +13,7 @@ impl Core {
     /// caller's revision and capabilities.
     pub(super) fn watch(self: &Arc<Self>, lease: &Arc<Lease>, caller: &Arc<Caller>) {
         // The first client with this revision and these capabilities gets no notification of
-        // earlier changes.
+        // earlier changes, except of servers that an answer left out.
         if lease.attached_like(caller).len() == 1 {
             lease.view(caller).forget();
         }
@@ -29,11 +29,13 @@ impl Core {
             self.runtime.spawn(async move {
                 let mut level_changed = pin!(container.level_changed());
                 let mut lists = List::ALL.to_vec();
+                let mut is_attaching = true;
                 loop {
                     tokio::select! {
-                        () = core.compare(&lease, &lists) => {}
+                        () = core.compare(&lease, &lists, is_attaching) => {}
                         () = container.ended().cancelled() => break,
                     }
+                    is_attaching = false;
                     lists = tokio::select! {
                         lists = changes.next() => lists,
                         lists = lease.changed.next() => lists,
@@ -53,14 +55,14 @@ impl Core {
             });
         } else {
             self.runtime.spawn(async move {
-                core.compare_for(&lease, &caller, &List::ALL).await;
+                core.compare_for(&lease, &caller, &List::ALL, true).await;
             });
         }
     }
 
     /// Sends `list_changed` for each list that differs, to the attached clients of the lease that
     /// want it.
-    async fn compare(self: &Arc<Self>, lease: &Arc<Lease>, lists: &[List]) {
+    async fn compare(self: &Arc<Self>, lease: &Arc<Lease>, lists: &[List], is_attaching: bool) {
         let mut kinds: Vec<Arc<Caller>> = Vec::new();
         for attached in lease.attached.lock().iter() {
             let caller = &attached.caller;
@@ -70,7 +72,7 @@ impl Core {
             }
         }
         for caller in kinds {
-            self.compare_for(lease, &caller, lists).await;
+            self.compare_for(lease, &caller, lists, is_attaching).await;
         }
     }
 
@@ -81,11 +83,12 @@ impl Core {
         lease: &Arc<Lease>,
         caller: &Arc<Caller>,
         lists: &[List],
+        is_attaching: bool,
     ) {
         let view = lease.view(caller);
         for list in lists {
             let hash = self.hash_of(caller, *list).await;
-            if !view.differs(*list, hash) {
+            if !view.differs(*list, hash, is_attaching) {
                 continue;
             }
             for attached in lease.attached_like(caller) {

@@ -13,9 +13,9 @@ use super::memory::Memory;
 use super::refusal::JSON;
 use crate::http::{OriginRequest, Pieces, Reply};
 
-/// A request that takes longer is answered with a stream instead of JSON, so that no intermediary
-/// closes the connection as idle.
-pub const STREAM_AFTER: Duration = Duration::from_secs(5);
+/// A request that takes longer is answered with a stream instead of JSON, so that its client soon has
+/// the head of the response, and no intermediary closes the connection as idle.
+pub const STREAM_AFTER: Duration = Duration::from_secs(1);
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 

@@ -9,12 +9,15 @@ use super::super::error::rpc_error;
 use super::super::event::{CallState, Event, Events};
 use super::super::message::Outcome;
 use super::super::message_memory::MessageReservation;
+use super::progress::CallProgress;
 
 /// A request under way. Dropping the call cancels the request at its server.
 pub struct Call {
     outcome: BoxFuture<'static, Held>,
     events: mpsc::Receiver<Event>,
     done: Option<Held>,
+    /// What the client hears of its progress.
+    pub progress: CallProgress,
     pub state: Arc<CallState>,
 }
 
@@ -28,11 +31,12 @@ pub enum Step {
 }
 
 impl Call {
-    /// Creates a call from the future of its outcome and the queue of its events.
+    /// Creates a call from the future of its outcome, the queue of its events, and its progress.
     pub fn new(
         outcome: impl Future<Output = Outcome> + Send + 'static,
         sender: Events,
         events: mpsc::Receiver<Event>,
+        progress: CallProgress,
     ) -> Self {
         let state = Arc::clone(&sender.call);
         let held = async move {
@@ -43,22 +47,30 @@ impl Call {
             outcome: Box::pin(held),
             events,
             done: None,
+            progress,
             state,
         }
     }
 
-    /// Returns the next event, or the outcome once all events were taken. Cancel-safe. Must not be
-    /// called again after the outcome.
+    /// Returns the next event, or the outcome once all events were taken. If the server reports no
+    /// progress, the gateway does. Cancel-safe. Must not be called again after the outcome.
     pub async fn next(&mut self) -> Step {
-        if self.done.is_none() {
-            tokio::select! {
+        while self.done.is_none() {
+            let event = tokio::select! {
                 biased;
-                Some(event) = self.events.recv() => return Step::Event(event),
-                outcome = &mut self.outcome => self.done = Some(outcome),
+                Some(event) = self.events.recv() => self.progress.pass(event),
+                outcome = &mut self.outcome => {
+                    self.done = Some(outcome);
+                    None
+                }
+                () = self.progress.due() => self.progress.own(),
+            };
+            if let Some(event) = event {
+                return Step::Event(event);
             }
         }
         // Events that precede the outcome are delivered before it.
-        if let Ok(event) = self.events.try_recv() {
+        if let Some(event) = self.ready_event() {
             return Step::Event(event);
         }
         match self.done.take() {
@@ -79,7 +91,12 @@ impl Call {
 
     /// The next event, if one is queued.
     pub fn ready_event(&mut self) -> Option<Event> {
-        self.events.try_recv().ok()
+        while let Ok(event) = self.events.try_recv() {
+            if let Some(event) = self.progress.pass(event) {
+                return Some(event);
+            }
+        }
+        None
     }
 }
 
@@ -91,6 +108,7 @@ impl Call {
             outcome: Box::pin(std::future::pending()),
             events: Events::uncharged(1).1,
             done: None,
+            progress: CallProgress::new(None),
             state: Arc::default(),
         }
     }
@@ -100,7 +118,10 @@ impl Call {
 mod tests {
     use serde_json::value::RawValue;
 
+    use tokio::time::{Instant, sleep};
+
     use super::super::super::message_memory::Account;
+    use super::super::progress::INTERVAL;
     use super::*;
 
     const LONG: usize = 100_000;
@@ -118,7 +139,7 @@ mod tests {
             }
             Ok(serde_json::value::to_raw_value(&"x".repeat(LONG)).unwrap())
         };
-        Call::new(outcome, sender, events)
+        Call::new(outcome, sender, events, CallProgress::new(None))
     }
 
     #[tokio::test]
@@ -132,6 +153,28 @@ mod tests {
                 }
                 _ => panic!("no notification {number}"),
             }
+        }
+        assert!(matches!(call.next().await, Step::Done(Ok(_))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_with_a_token_hears_of_a_call_whose_server_is_silent() {
+        let (sender, events) = Events::uncharged(4);
+        let began = Instant::now();
+        let outcome = async {
+            sleep(INTERVAL * 7 / 2).await;
+            Ok(RawValue::from_string("{}".to_owned()).unwrap())
+        };
+        let mut call = Call::new(outcome, sender, events, CallProgress::new(Some("7")));
+        for (count, value) in [(1, "0"), (2, "0.000001"), (3, "0.000002")] {
+            let expected = format!("{{\"progressToken\":7,\"progress\":{value}}}");
+            match call.next().await {
+                Step::Event(Event::Notification { params, .. }) => {
+                    assert_eq!(params.unwrap().get(), expected);
+                }
+                _ => panic!("no progress {count}"),
+            }
+            assert_eq!(began.elapsed(), INTERVAL * count);
         }
         assert!(matches!(call.next().await, Step::Done(Ok(_))));
     }

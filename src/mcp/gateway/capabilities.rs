@@ -7,10 +7,11 @@ use addons::json::{Members, ObjectText};
 use serde_json::value::RawValue;
 
 use super::super::error::{INVALID_PARAMS, SERVER_ERROR, protocol_error};
+use super::super::tasks::TASKS_EXTENSION;
 use super::limits::{MAX_CAPABILITIES, MAX_INFO};
 
 /// The client capabilities that the gateway passes on to servers, each with the members that are
-/// kept. `tasks` is left out, since the results of tasks would bypass the chain.
+/// kept. `tasks` is left out, since the results of servers' tasks would bypass the chain.
 const PASSED_ON: [(&str, &[&str]); 3] = [
     ("roots", &["listChanged"]),
     ("sampling", &["context", "tools"]),
@@ -41,6 +42,14 @@ pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     let kept =
         kept.map_err(|_| protocol_error(SERVER_ERROR, "the capabilities cannot be written"))?;
     Ok(kept.into())
+}
+
+/// Whether capabilities declare the extension of tasks.
+pub fn declare_tasks(raw: &RawValue) -> bool {
+    let declared = Members::read(raw).and_then(|given| given.members("extensions"));
+    let tasks = declared.ok().flatten();
+    let tasks = tasks.and_then(|extensions| extensions.get(TASKS_EXTENSION));
+    tasks.is_some_and(|settings| settings.starts_with('{'))
 }
 
 /// Keeps the members with these names that are booleans or objects. Objects become empty.
@@ -108,6 +117,27 @@ mod tests {
                 ("{\"elicitation\":\"secret\",\"sampling\":null}", "{}"),
             ],
             |(given, kept)| assert_eq!(read(&raw(given)).unwrap().get(), kept),
+        );
+    }
+
+    #[test]
+    fn tasks_are_declared_by_an_object_among_the_extensions() {
+        let name = "io.modelcontextprotocol/tasks";
+        each_row(
+            [
+                (format!("{{\"extensions\":{{\"{name}\":{{}}}}}}"), true),
+                (
+                    format!("{{\"extensions\":{{\"a/b\":1,\"{name}\":{{\"a\":1}}}}}}"),
+                    true,
+                ),
+                (format!("{{\"extensions\":{{\"{name}\":true}}}}"), false),
+                (format!("{{\"extensions\":{{\"{name}\":null}}}}"), false),
+                (format!("{{\"extensions\":[\"{name}\"]}}"), false),
+                (format!("{{\"{name}\":{{}}}}"), false),
+                ("{\"tasks\":{\"list\":{}}}".to_owned(), false),
+                ("{}".to_owned(), false),
+            ],
+            |(given, declared)| assert_eq!(declare_tasks(&raw(&given)), declared, "{given}"),
         );
     }
 

@@ -13,7 +13,7 @@ mod limits;
 mod media;
 mod memory;
 mod modern;
-mod random;
+mod progress;
 mod refusal;
 mod sse;
 mod visit;

@@ -16,11 +16,12 @@ use super::super::caller::{Caller, LogLevel, TraceContext};
 use super::super::core::{ClientRequest, FoundTool};
 use super::super::error::rpc_error;
 use super::super::event::{Event, Events};
-use super::super::version::Version;
+use super::super::version::{Era, Version};
 use super::Gateway;
 use super::call::Call;
 use super::lease::LeaseState;
 use super::memory::Memory;
+use super::progress::{CallProgress, token_of};
 use crate::http::{OriginRequest, Session};
 
 /// A request and its container.
@@ -40,6 +41,7 @@ pub struct ClientDescription {
     pub info: Option<Arc<RawValue>>,
     pub session: Option<Arc<str>>,
     pub log_level: Option<LogLevel>,
+    pub takes_tasks: bool,
 }
 
 impl<'a> Visit<'a> {
@@ -81,6 +83,7 @@ impl<'a> Visit<'a> {
             info: described.info,
             session: described.session,
             log_level: described.log_level,
+            takes_tasks: described.takes_tasks,
         })
     }
 
@@ -96,12 +99,18 @@ impl<'a> Visit<'a> {
     ) -> Call {
         let (sender, events) = self.events();
         let sender = sender.of_message(self.request.reservation());
+        let token = match caller.version.era() {
+            Era::Legacy => token_of(params.as_deref()),
+            // Set with the rest of the envelope, which is read already.
+            Era::Modern => None,
+        };
+        let progress = CallProgress::new(token.as_deref());
         let request = ClientRequest {
             tool,
             ..self.client_request(caller, method, params, sender.clone())
         };
         let core = Arc::clone(&self.gateway.core);
-        Call::new(core.request(request), sender, events)
+        Call::new(core.request(request), sender, events, progress)
     }
 
     /// Creates a queue of events that are charged to the container's memory.

@@ -8,6 +8,9 @@
 //! session has a [`Catalog`] of its server's lists. A list is read when it is first requested. The
 //! lists that were read last outlive the session ([`Mount::known`]).
 //!
+//! The processes of servers start when a lease begins ([`Mounts::lease_begins`]), so that the first
+//! session is open soon after its client comes.
+//!
 //! [`Mounts::changes`] reports when the lists that a container sees may have changed. Other
 //! messages that belong to no request go to [`Unsolicited`].
 
@@ -131,6 +134,17 @@ pub trait Transport: Send + Sync {
         &'a self,
         opening: Opening,
     ) -> BoxFuture<'a, Result<Arc<dyn MountSession>, MountError>>;
+
+    /// Begins what every first session of a lease needs, whoever its client is, and returns. Ends it
+    /// with the lease, and when `retired` is cancelled. Returns whether something was begun. By
+    /// default, does nothing.
+    fn prepare(
+        self: Arc<Self>,
+        _container: Arc<Container>,
+        _retired: CancellationToken,
+    ) -> BoxFuture<'static, bool> {
+        Box::pin(std::future::ready(false))
+    }
 
     /// The longest pause after a failure, during which requests for a session fail at once. 30 s
     /// by default, which limits the cost of starting programs and the load on remote servers.

@@ -45,6 +45,18 @@ impl Mount {
         self.session_for(caller, true).await
     }
 
+    /// Begins what the first session of a lease needs, and returns whether something was begun. Does
+    /// nothing if all containers share the server's sessions, or the lease has one.
+    pub(super) async fn prepare(self: &Arc<Self>, container: &Arc<Container>) -> bool {
+        if self.is_shared() || self.set_of(container).is_in_use() {
+            return false;
+        }
+        let (transport, retired) = (&self.server.transport, self.server.retired.clone());
+        Arc::clone(transport)
+            .prepare(Arc::clone(container), retired)
+            .await
+    }
+
     /// As [`Self::session`], but declares nothing to the server that the caller chose: returns any
     /// open session, or opens the same one for all callers.
     pub async fn undeclared_session(

@@ -9,12 +9,19 @@ use addons::contract::Container;
 use addons::mcp::ServerSettings;
 use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
-use tokio::time::timeout;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
 
 use super::changes::{List, ListChanges, ListNews};
 use super::mount::{LeaseMounts, Mount};
 use super::ports::{Common, MountPorts, Unsolicited, system};
 use super::{MessageMemory, MountHealth, has_no_network, refused_hosts};
+
+/// The most processes that start at once because leases begin, of all containers. Each downloads and
+/// loads its program, so that the start of a container with many servers would use all cores.
+const MAX_EARLY_STARTS: usize = 8;
+/// How long a process counts as starting, since nothing says when it has loaded its program.
+const SETTLE: Duration = Duration::from_secs(2);
 
 /// The settings of all servers, by name.
 type Servers = BTreeMap<Arc<str>, Arc<ServerSettings>>;
@@ -32,6 +39,7 @@ impl Mounts {
             ports,
             unsolicited: OnceLock::new(),
             news: Arc::<ListNews>::default(),
+            early_starts: Arc::new(Semaphore::new(MAX_EARLY_STARTS)),
             runtime: Handle::current(),
         });
         let mount = |(name, server): (&Arc<str>, &Arc<ServerSettings>)| {
@@ -56,6 +64,30 @@ impl Mounts {
         let mounts = self.mounts.load();
         let visible = mounts.values().filter(|mount| mount.is_for(container));
         visible.cloned().collect()
+    }
+
+    /// Starts the processes of the servers that a container sees, in the background. Called when the
+    /// container's lease begins.
+    pub fn lease_begins(&self, container: &Arc<Container>) {
+        let (mounts, container) = (self.of(container), Arc::clone(container));
+        let starts = Arc::clone(&self.common.early_starts);
+        let runtime = self.common.runtime.clone();
+        self.common.runtime.spawn(async move {
+            for mount in mounts {
+                let start = tokio::select! {
+                    biased;
+                    () = container.ended().cancelled() => return,
+                    Ok(start) = Arc::clone(&starts).acquire_owned() => start,
+                };
+                let container = Arc::clone(&container);
+                runtime.spawn(async move {
+                    if mount.prepare(&container).await {
+                        container.ended().run_until_cancelled(sleep(SETTLE)).await;
+                    }
+                    drop(start);
+                });
+            }
+        });
     }
 
     /// The mount of a server, if the container sees it.

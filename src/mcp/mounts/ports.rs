@@ -7,6 +7,7 @@ use addons::contract::{BoxFuture, Chain, Container, Definitions, System};
 use addons::mcp::{Scope, ServerSettings};
 use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::changes::ListNews;
@@ -81,6 +82,8 @@ pub(super) struct Common {
     pub unsolicited: OnceLock<Weak<dyn Unsolicited>>,
     /// Announces changes of lists to every lease.
     pub news: Arc<ListNews>,
+    /// Has a permit for each process that may start at once because a lease begins.
+    pub early_starts: Arc<Semaphore>,
     /// The runtime that runs sessions. The runtime of a client's connection may end before the
     /// sessions.
     pub runtime: Handle,

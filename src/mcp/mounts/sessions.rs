@@ -95,6 +95,11 @@ impl SessionSet {
         outcome.unwrap_or_else(|| Err(aborted()))
     }
 
+    /// Whether a session is open or being opened.
+    pub fn is_in_use(&self) -> bool {
+        self.slots.lock().iter().any(Slot::is_usable)
+    }
+
     fn find_or_open(
         self: &Arc<Self>,
         mount: &Arc<Mounted>,

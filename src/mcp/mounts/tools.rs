@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use addons::contract::{Code, Definition, Definitions, Denial, HeldMemory, Pin};
+use addons::contract::{Code, Definition, Definitions, Denial, HeldMemory, ListedDefinition, Pin};
 use addons::mcp::ListedTool;
 use serde_json::value::RawValue;
 
@@ -54,9 +54,12 @@ pub(super) async fn pinned(
     }
     let pins = match definitions {
         Some(definitions) => {
-            let digests = listed.iter();
-            let digests = digests.map(|tool| (Arc::clone(tool.name()), tool.digest()));
-            let pins = definitions.pin(server, digests.collect()).await;
+            let compared = listed.iter_mut().map(|tool| ListedDefinition {
+                tool: Arc::clone(tool.name()),
+                digest: tool.digest(),
+                text: tool.take_pinned_members(),
+            });
+            let pins = definitions.pin(server, compared.collect()).await;
             pins.map_err(|_unavailable| {
                 let sentence = "Tools' accepted definitions cannot be read or written";
                 MountError::Denied(Denial::new(Code::RegistryUnavailable, sentence))

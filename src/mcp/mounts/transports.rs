@@ -89,5 +89,6 @@ fn of_e2b(settings: &E2bSettings) -> StdioSettings {
         write: Vec::new(),
         confine: Confine::Namespaces,
         unix_sockets: false,
+        eager: false,
     }
 }

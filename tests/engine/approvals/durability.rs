@@ -231,6 +231,50 @@ fn a_damaged_file_is_not_touched_and_works_again_after_it_was_restored() {
     });
 }
 
+/// Adds a row that violates its table's constraint: a check of the file finds it, and no operation
+/// does.
+fn add_what_only_a_check_finds(file: &Path) {
+    let conn = rusqlite::Connection::open(file).unwrap();
+    conn.execute_batch(
+        "CREATE TABLE other (c); INSERT INTO other VALUES (NULL);
+         PRAGMA writable_schema = ON;
+         UPDATE sqlite_schema SET sql = 'CREATE TABLE other (c NOT NULL)' WHERE name = 'other';",
+    )
+    .unwrap();
+}
+
+#[test]
+fn errors_that_damage_cannot_cause_do_not_make_the_ledger_read_its_whole_file() {
+    let mut store = Store::new();
+    let sandbox = Sandbox::new("c1");
+    let id = store.opened(&sandbox.call(1));
+    let file = store.directory.path().join(FILE_NAME);
+    add_what_only_a_check_finds(&file);
+    let aside = store.directory.path().join("aside");
+    for _ in 0..3 {
+        // The connection is closed, since a directory cannot be opened.
+        fs::rename(&file, &aside).unwrap();
+        fs::create_dir(&file).unwrap();
+        assert!(store.store.get(id, store.now).is_err());
+        fs::remove_dir(&file).unwrap();
+        fs::rename(&aside, &file).unwrap();
+        assert_eq!(store.state(id), State::Pending, "works without a check");
+    }
+    // Another file is checked, and found damaged as often as it is asked.
+    fs::copy(&file, &aside).unwrap();
+    fs::rename(&aside, &file).unwrap();
+    for _ in 0..3 {
+        let error = store.store.get(id, store.now).unwrap_err();
+        assert!(error.to_string().contains("damaged"), "{error}");
+    }
+    // So is this file after a restart.
+    let mut again = SqliteApprovals::new(file);
+    for _ in 0..3 {
+        let error = again.open().unwrap_err();
+        assert!(error.to_string().contains("damaged"), "{error}");
+    }
+}
+
 #[test]
 fn only_the_owner_can_read_the_file() {
     let store = Store::new();

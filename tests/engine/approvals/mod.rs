@@ -183,7 +183,7 @@ fn refusal<T>(done: Result<T, Refused>) -> (u16, Option<String>) {
         Err(Refused::Unknown) => (404, None),
         Err(Refused::Decided(record)) => (409, Some(record.decision.unwrap().by)),
         Err(Refused::Over(_) | Refused::GrantOver) => (410, None),
-        Err(Refused::Scope(_)) => (422, None),
+        Err(Refused::Scope(_) | Refused::NotInForce(_)) => (422, None),
         Err(Refused::NotDenied) => (409, None),
         Err(Refused::Store(error)) => panic!("{error}"),
     }

@@ -26,6 +26,45 @@ fn in_state(store: &mut Store, state: State) -> (Sandbox, ApprovalId) {
 }
 
 #[test]
+fn a_look_up_tells_what_answers_a_question_and_changes_nothing() {
+    type Expected = fn(Option<&Asked>) -> bool;
+    let nothing: Expected = |known| known.is_none();
+    let rows: [(State, Expected); 6] = [
+        (State::Pending, |known| {
+            matches!(known, Some(Asked::Open(_)))
+        }),
+        (State::Approved, |known| {
+            matches!(known, Some(Asked::Granted { .. }))
+        }),
+        (State::Denied, |known| {
+            matches!(known, Some(Asked::Denied { .. }))
+        }),
+        (State::Used, nothing),
+        (State::Expired, nothing),
+        (State::Ended, nothing),
+    ];
+    each_row(rows, |(state, expected)| {
+        let mut store = Store::new();
+        let (sandbox, id) = in_state(&mut store, state);
+        let (now, before) = (store.now, store.store.get(id, store.now).unwrap().unwrap());
+        store.news();
+        for _ in 0..2 {
+            let known = store.store.look_up(&sandbox.call(1), now).unwrap();
+            assert!(expected(known.as_ref()), "{known:?}");
+            let other = store.store.look_up(&sandbox.call(2), now).unwrap();
+            assert!(other.is_none(), "{other:?}");
+        }
+        let after = store.store.get(id, now).unwrap().unwrap();
+        assert_eq!(
+            (after.state, after.attempts),
+            (before.state, before.attempts)
+        );
+        let all = store.store.list(&Filter::default(), now).unwrap();
+        assert_eq!((all.len(), store.news().len()), (1, 0));
+    });
+}
+
+#[test]
 fn only_an_open_question_can_be_decided_and_a_later_operator_learns_who_decided() {
     let ann = || Some("ann".to_owned());
     let bob = || Some("bob".to_owned());
@@ -160,6 +199,39 @@ fn a_denial_answers_equal_questions_with_its_words_for_the_ttl_or_until_it_is_fo
         assert_ne!(store.opened(&sandbox.call(1)), id);
         assert_eq!(store.state(id), State::Denied, "still on record");
     });
+}
+
+#[test]
+fn a_repetition_changes_nothing_that_a_person_is_shown_and_hurries_nobody() {
+    let mut store = Store::new();
+    let sandbox = Sandbox::new("c1");
+    let topic = sandbox.topic(QuestionKind::Host, "a.example.com:443");
+    let id = store.opened(&Question::new(topic.clone(), None).unwrap());
+    let later = store.opened(&sandbox.call(1));
+    let shown = store.store.get(id, store.now).unwrap().unwrap();
+    store.news();
+    store.pass(Duration::from_secs(60));
+    for (rule, reason) in [
+        ("freeze", "approve at once"),
+        ("urgent", "a person said so"),
+    ] {
+        let other = Topic {
+            rule: Some(rule.into()),
+            reason: Some(reason.into()),
+            ..topic.clone()
+        };
+        assert_eq!(store.opened(&Question::new(other, None).unwrap()), id);
+    }
+    let again = store.store.get(id, store.now).unwrap().unwrap();
+    assert_eq!(again.topic, shown.topic);
+    assert_eq!(
+        (again.created_at, again.expires_at, again.attempts),
+        (shown.created_at, shown.expires_at, 3)
+    );
+    assert!(store.news().is_empty(), "nobody is told again");
+    let listed = store.store.list(&Filter::default(), store.now).unwrap();
+    let order: Vec<_> = listed.iter().map(|record| record.id).collect();
+    assert_eq!(order, [later, id]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use testkit::each_row_async;
-use unified_proxy::approvals::bounds::PROMISED_FOR;
+use unified_proxy::approvals::bounds::{MAX_PENDING_PER_CONTAINER, PROMISED_FOR, RATE_WINDOW};
 
 use super::*;
 
@@ -66,6 +66,45 @@ async fn callers_learn_the_outcome_whether_they_wait_before_or_come_after_it() {
 }
 
 #[tokio::test]
+async fn a_question_about_a_definition_replaces_those_about_other_definitions_of_the_tool() {
+    let office = Office::new();
+    let [sandbox, other] = ["c1", "c2"].map(Sandbox::new);
+    let about = |sandbox: &Sandbox, kind, tool, revision: String| {
+        let topic = sandbox.topic(kind, tool);
+        let revision = revision.into();
+        Question::new(Topic { revision, ..topic }, None).unwrap()
+    };
+    let definition = |number: usize| {
+        let revision = format!("d{number}");
+        about(&sandbox, QuestionKind::Definition, "delete", revision)
+    };
+    let kept = [
+        about(&other, QuestionKind::Definition, "delete", "d0".to_owned()),
+        about(&sandbox, QuestionKind::Definition, "read", "d0".to_owned()),
+        about(&sandbox, QuestionKind::Tool, "delete", "d0".to_owned()),
+    ];
+    let mut open = Vec::new();
+    for question in &kept {
+        open.push(office.opened(question).await);
+    }
+    let first = office.opened(&definition(0)).await;
+    assert_eq!(office.opened(&definition(0)).await, first);
+    let mut newest = first;
+    for number in 1..=MAX_PENDING_PER_CONTAINER {
+        // Within the rate of new questions.
+        office.pass(RATE_WINDOW / 15);
+        newest = office.opened(&definition(number)).await;
+    }
+    open.push(newest);
+    for id in open {
+        let record = office.ledger.get(id).await.unwrap().unwrap();
+        assert_eq!(record.state, State::Pending, "{id}");
+    }
+    let outcome = office.ledger.wait(first).await.unwrap();
+    assert_eq!(outcome, ApprovalOutcome::Expired);
+}
+
+#[tokio::test]
 async fn the_caller_that_has_waited_longest_gets_an_approval_for_one_execution() {
     let office = Office::new();
     let sandbox = Sandbox::new("c1");
@@ -76,21 +115,18 @@ async fn the_caller_that_has_waited_longest_gets_an_approval_for_one_execution()
     }
     office.approve(id, None).await;
     let grant = office.grant_of(id).await;
-    // The others are woken only when the first has taken it.
-    let last = waits.pop().unwrap();
-    for (at, wait) in waits.into_iter().enumerate() {
-        let expected = match at {
-            0 => ApprovalOutcome::Granted(grant),
-            _ => ApprovalOutcome::Used,
-        };
-        assert_eq!(wait.await.unwrap(), expected, "{at}");
-    }
-    assert_eq!(last.await.unwrap(), ApprovalOutcome::Used);
+    let first = waits.remove(0).await.unwrap();
+    assert_eq!(first, ApprovalOutcome::Granted(grant));
     // Until it is used, no caller that comes later gets it.
     assert_eq!(office.ask(&sandbox.call(1)).await, ApprovalAnswer::Used);
-    let late = office.ledger.wait(id).await.unwrap();
-    assert_eq!(late, ApprovalOutcome::Used);
+    waits.push(office.wait(id).await);
+    assert_eq!(office.waiting(id).await, waits.len());
     assert!(office.ledger.use_grant(grant, sandbox.lease).await.unwrap());
+    // A used grant is not given back.
+    office.ledger.release(grant);
+    for wait in waits {
+        assert_eq!(wait.await.unwrap(), ApprovalOutcome::Used);
+    }
     assert_ne!(office.opened(&sandbox.call(1)).await, id);
 }
 
@@ -112,6 +148,28 @@ async fn an_approval_that_its_caller_does_not_use_answers_the_next_equal_call() 
         approval: Some(id),
     };
     assert_eq!(answer, granted);
+}
+
+#[tokio::test]
+async fn an_approval_that_is_given_back_or_not_used_in_time_is_for_the_next_caller_that_waits() {
+    for is_given_back in [true, false] {
+        let office = Office::new();
+        let sandbox = Sandbox::new("c1");
+        let id = office.opened(&sandbox.call(1)).await;
+        let (first, next) = (office.wait(id).await, office.wait(id).await);
+        office.approve(id, None).await;
+        let grant = office.grant_of(id).await;
+        assert_eq!(first.await.unwrap(), ApprovalOutcome::Granted(grant));
+        match is_given_back {
+            true => office.ledger.release(grant),
+            false => {
+                office.pass(PROMISED_FOR);
+                // It is offered to the one that waits before others are asked.
+                assert_eq!(office.ask(&sandbox.call(1)).await, ApprovalAnswer::Used);
+            }
+        }
+        assert_eq!(next.await.unwrap(), ApprovalOutcome::Granted(grant));
+    }
 }
 
 #[tokio::test]

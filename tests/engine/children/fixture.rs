@@ -47,7 +47,7 @@ impl Definitions for AllAccepted {
     fn pin<'a>(
         &'a self,
         _: &'a str,
-        tools: Vec<(Arc<str>, [u8; 32])>,
+        tools: Vec<ListedDefinition>,
     ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>> {
         Box::pin(async move { Ok(vec![Pin::Accepted; tools.len()]) })
     }
@@ -182,6 +182,7 @@ impl Fixture {
             info: None,
             session: None,
             log_level: None,
+            takes_tasks: false,
         }
     }
 
@@ -274,6 +275,7 @@ pub fn stdio(command: &[&str]) -> StdioSettings {
         write: Vec::new(),
         confine: Confine::Namespaces,
         unix_sockets: false,
+        eager: true,
     }
 }
 

@@ -180,3 +180,81 @@ async fn a_killed_appliance_leaves_no_child() {
     let gone = eventually(Duration::from_secs(5), || !is_running(&marker)).await;
     assert!(gone, "children outlive the appliance");
 }
+
+/// A server that writes a line into the file whenever it starts, and then runs a script.
+fn marking(name: &str, file: &std::path::Path, script: &str) -> addons::mcp::ServerSettings {
+    let script = format!("echo started >>'{}'; {script}", file.display());
+    let mut settings = stdio(&["sh", "-c", &script]);
+    settings.confine = Confine::None;
+    mounted(name, settings)
+}
+
+fn starts(file: &std::path::Path) -> usize {
+    let written = std::fs::read_to_string(file).unwrap_or_default();
+    written.lines().count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_starts_with_the_lease_serves_the_first_session_and_ends_with_the_lease() {
+    let directory = tempfile::tempdir().unwrap();
+    let [eager, lazy] = ["eager", "lazy"].map(|name| directory.path().join(name));
+    let mut not_eager = marking("a", &lazy, LEGACY_SH);
+    if let addons::mcp::ServerKind::Stdio(process) = &mut not_eager.kind {
+        process.eager = false;
+    }
+    let servers = vec![not_eager, marking("b", &eager, LEGACY_SH)];
+    let fixture = Fixture::new(servers);
+    let limit = Duration::from_secs(20);
+    fixture.mounts.lease_begins(fixture.container());
+    assert!(eventually(limit, || starts(&eager) == 1).await);
+    // Servers start in the order of their names.
+    assert_eq!(starts(&lazy), 0);
+    let version = Version::V2025_11_25;
+    fixture.session("b", version).await.unwrap();
+    assert_eq!(starts(&eager), 1);
+    fixture.container().end();
+    let own = std::process::id();
+    assert!(eventually(limit, || descendants(own).is_empty()).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_no_client_used_ends_with_the_lease_a_changed_server_and_the_proxy() {
+    type End = fn(&Fixture);
+    let ends: [End; 3] = [
+        |fixture| fixture.container().end(),
+        |fixture| fixture.mounts.apply(&Default::default()),
+        |fixture| {
+            let mounts = std::sync::Arc::clone(&fixture.mounts);
+            tokio::spawn(async move { mounts.stop(Duration::from_secs(20)).await });
+        },
+    ];
+    for end in ends {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("starts");
+        let fixture = Fixture::new(vec![marking("t", &file, LEGACY_SH)]);
+        fixture.mounts.lease_begins(fixture.container());
+        let limit = Duration::from_secs(20);
+        assert!(eventually(limit, || starts(&file) == 1).await);
+        end(&fixture);
+        let own = std::process::id();
+        assert!(eventually(limit, || descendants(own).is_empty()).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_ended_before_a_client_came_is_started_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("starts");
+    let script = format!(
+        "[ $(wc -l <'{}') -gt 1 ] || exit 3; {LEGACY_SH}",
+        file.display()
+    );
+    let fixture = Fixture::new(vec![marking("t", &file, &script)]);
+    fixture.mounts.lease_begins(fixture.container());
+    let limit = Duration::from_secs(20);
+    let own = std::process::id();
+    let has_ended = || starts(&file) == 1 && descendants(own).is_empty();
+    assert!(eventually(limit, has_ended).await);
+    fixture.session("t", Version::V2025_11_25).await.unwrap();
+    assert_eq!(starts(&file), 2);
+}

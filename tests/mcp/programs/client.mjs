@@ -1,5 +1,6 @@
-// Like client.py, with the TypeScript SDK or the inspector's command line. Each request of the
-// inspector is a process; the processes run concurrently, since each takes seconds to end.
+// Like client.py, with the TypeScript SDK or the inspector's command line. With the SDK, a call may
+// have a timeout in milliseconds. Each request of the inspector is a process; the processes run
+// concurrently, since each takes seconds to end.
 
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
@@ -26,8 +27,9 @@ async function sdk() {
     await client.connect(streams);
     const { tools } = await client.listTools();
     const results = [];
-    for (const [name, args] of JSON.parse(calls)) {
-        results.push(text(await client.callTool({ name, arguments: args })));
+    for (const [name, args, timeout] of JSON.parse(calls)) {
+        const call = client.callTool({ name, arguments: args }, undefined, timeout && { timeout });
+        results.push(await call.then(text, String));
     }
     await client.close();
     return { revision: revision ?? null, tools: tools.map(listed), results };

@@ -2,7 +2,7 @@
 
 client.py LIBRARY TRANSPORT TARGET CALLS: TARGET is a URL, or for the transport `stdio` a command as
 a JSON list; CALLS is a JSON list of [tool, arguments]. Prints {"revision", "tools", "results"}: each
-listed tool, and the text of each result.
+listed tool, and the text of each result or error.
 """
 
 import asyncio
@@ -18,6 +18,23 @@ def text_of_dicts(content):
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
+def contents(call):
+    async def called(tool, arguments):
+        return text((await call(tool, arguments)).content)
+
+    return called
+
+
+async def results_of(calls, call):
+    async def result(tool, arguments):
+        try:
+            return await call(tool, arguments)
+        except Exception as error:
+            return str(error)
+
+    return [await result(tool, arguments) for tool, arguments in calls]
+
+
 async def sdk_1(transport, target, calls):
     from mcp import ClientSession
     from mcp.client.sse import sse_client
@@ -31,7 +48,7 @@ async def sdk_1(transport, target, calls):
     async with streams as (read, write, *_), ClientSession(read, write) as session:
         begun = await session.initialize()
         tools = (await session.list_tools()).tools
-        results = [text((await session.call_tool(tool, arguments)).content) for tool, arguments in calls]
+        results = await results_of(calls, contents(session.call_tool))
         listed = [{"name": tool.name, "schema": tool.inputSchema} for tool in tools]
         return {"revision": begun.protocolVersion, "tools": listed, "results": results}
 
@@ -47,7 +64,7 @@ async def sdk_2(transport, target, calls, mode="auto"):
         server = sse_client(target) if transport == "sse" else target
     async with Client(server, mode=mode) as client:
         tools = (await client.list_tools()).tools
-        results = [text((await client.call_tool(tool, arguments)).content) for tool, arguments in calls]
+        results = await results_of(calls, contents(client.call_tool))
         listed = [{"name": tool.name, "schema": tool.input_schema} for tool in tools]
         return {"revision": client.protocol_version, "tools": listed, "results": results}
 
@@ -66,7 +83,7 @@ async def fastmcp(transport, target, calls):
         server = (SSETransport if transport == "sse" else StreamableHttpTransport)(target)
     async with Client(server) as client:
         tools = await client.list_tools()
-        results = [text((await client.call_tool(tool, arguments)).content) for tool, arguments in calls]
+        results = await results_of(calls, contents(client.call_tool))
         listed = [{"name": tool.name, "schema": tool.input_schema} for tool in tools]
         return {"revision": client.protocol_version, "tools": listed, "results": results}
 
@@ -80,7 +97,11 @@ async def langchain(transport, target, calls):
         server = {"transport": "sse" if transport == "sse" else "streamable_http", "url": target}
     tools = await MultiServerMCPClient({"gateway": server}).get_tools()
     by_name = {tool.name: tool for tool in tools}
-    results = [text_of_dicts(await by_name[tool].ainvoke(arguments)) for tool, arguments in calls]
+
+    async def call(tool, arguments):
+        return text_of_dicts(await by_name[tool].ainvoke(arguments))
+
+    results = await results_of(calls, call)
     listed = [
         {"name": tool.name, "description": tool.description, "schema": tool.args_schema} for tool in tools
     ]

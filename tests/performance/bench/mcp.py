@@ -1,9 +1,15 @@
-"""What a tool call and a tool list cost in the MCP gateway, in a bare server and in other proxies, and what an idle
-stream costs in the gateway."""
+"""What a tool call and a tool list cost in the MCP gateway, in a bare server and in other proxies, what an idle
+stream costs in the gateway, and how soon an approved call returns."""
 
+import contextlib
+import http.client
+import json
 import shutil
+import statistics
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 from . import report
 from .loads import Load, Runner
@@ -17,6 +23,8 @@ TOOLS_TO_CALL, TOOLS_TO_LIST, STREAMS, RULES = 10, 1_000, 1_000, 50
 # 1 connection shows the latency. With 8, some cores sleep between calls; with 32, no core does.
 CONNECTIONS = (1, 8, 32)
 PACKAGES = {"mcp-proxy": "mcp-proxy==0.13.0", "FastMCP": "fastmcp==4.1.2"}
+# The measured approvals. A container may ask 30 new questions a minute.
+APPROVALS = 20
 # The peers whose idle streams are measured.
 IDLE = ("product", "product, stdio")
 
@@ -44,10 +52,12 @@ def policy():
 class Gateway(Product):
     """The product, which mounts the bare server over HTTP for one container and over stdio for another."""
 
+    policy = staticmethod(policy)
+
     def __init__(self, processes, binary, work, command, server, origin=None, nameserver=None):
         self.mcp, self.command, self.server = free_port(), command, server
         (work / "policy").mkdir()
-        (work / "policy/authz.rego").write_text(policy())
+        (work / "policy/authz.rego").write_text(self.policy())
         super().__init__(processes, binary, work, work, origin or free_port(), nameserver or free_port())
 
     def files(self, *arguments):
@@ -70,6 +80,52 @@ class Gateway(Product):
             Peer("product", self.mcp, self.process.pid, tool="http_tool-0"),
             Peer("product, stdio", self.mcp, self.process.pid, source="127.0.0.2", tool="stdio_tool-0"),
         ]
+
+
+class Asking(Gateway):
+    """The product, whose policy asks a person about every call."""
+
+    containers = 2
+
+    @staticmethod
+    def policy():
+        return 'package mcp.authz\n\ndefault decision := "ask"\n'
+
+    def measure(self, count):
+        """The median of the milliseconds from the request that approves a waiting call to the end of the call's response. The
+        tool answers at once."""
+        return statistics.median(self.approve(number) for number in range(count))
+
+    def approve(self, number):
+        with ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(self.call, number)
+            while not (waiting := self.questions()) and not ended.done():
+                # The admin API accepts ten writes a second.
+                time.sleep(0.1)
+            began = time.monotonic()
+            if waiting:
+                self.admin("POST", f"/internal/approvals/{waiting[0]['id']}/approve", {"scope": "once"})
+            return (ended.result() - began) * 1e3
+
+    def questions(self):
+        _, text = self.admin("GET", "/internal/approvals?state=pending")
+        return [question for question in json.loads(text)["approvals"] if question["waiting"]]
+
+    def call(self, number):
+        """Calls a tool; returns the time at which the response ends."""
+        meta = {f"io.modelcontextprotocol/{key}": value for key, value in
+                {"protocolVersion": ERAS["modern"], "clientInfo": {"name": "bench", "version": "1"}, "clientCapabilities": {}}.items()}
+        params = {"name": "http_tool-0", "arguments": {"limit": number}, "_meta": meta}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        headers = {"accept": "application/json, text/event-stream", "content-type": "application/json",
+                   "mcp-protocol-version": ERAS["modern"], "mcp-method": "tools/call", "mcp-name": "http_tool-0"}
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.mcp, timeout=30)) as connection:
+            connection.request("POST", "/mcp", json.dumps(body), headers)
+            text = connection.getresponse().read().decode()
+            ended = time.monotonic()
+        if '"content"' not in text:
+            sys.exit(f"the approved call failed: {text}")
+        return ended
 
 
 def installed(root):
@@ -153,8 +209,8 @@ def least(load, peer, key):
     return min(load.figures(peer, key), default=None)
 
 
-def bar(measured, idle_loads):
-    rows = []
+def bar(measured, idle_loads, approval_ms):
+    rows = [("p50 in ms from an approval to the client's result", approval_ms, "≤", 50)]
     for load in measured:
         ours, bare = least(load, "product", "p50_ms"), least(load, "direct", "p50_ms")
         if "tools/list" in load.name:
@@ -175,28 +231,34 @@ def quickest(load, peer):
     return " / ".join(report.number(least(load, peer, key), 2) for key in ("p50_ms", "p99_ms"))
 
 
-def print_report(root, measured, idle_loads):
+def print_report(root, measured, idle_loads, approval_ms):
     command = " ".join(["scripts/bench", *sys.argv[1:]])
     print(f"`{command}` on {report.machine(root)}.")
     report.table("CPU µs each (spread)", measured, PEERS, report.cpu)
     report.table("each second", measured, PEERS, report.rate)
     report.table("p50 / p99 in ms, least of the rounds", measured, PEERS, quickest)
     report.table("KiB / sockets each", idle_loads, IDLE, report.memory)
-    report.bars(bar(measured, idle_loads))
+    report.bars(bar(measured, idle_loads, approval_ms))
+
+
+def start_gateway(product, processes, work, binary, performance, tools):
+    """Starts a bare server, and the product in front of it."""
+    subprocess.run([performance, "certificates", work], check=True)
+    command = [str(performance), "mcp-server", "--tools", str(tools)]
+    server = free_port()
+    process = processes.start("mcp-server", *command, "--listen", f"127.0.0.1:{server}")
+    processes.await_port("mcp-server", process, server)
+    gateway = product(processes, binary, work, command, server)
+    gateway.register()
+    gateway.start()
+    return process, server, command, gateway
 
 
 class Setting:
     """A bare server with `tools` tools, and all peers in front of it."""
 
     def __init__(self, processes, work, root, binary, performance, tools):
-        subprocess.run([performance, "certificates", work], check=True)
-        command = [str(performance), "mcp-server", "--tools", str(tools)]
-        server = free_port()
-        process = processes.start("mcp-server", *command, "--listen", f"127.0.0.1:{server}")
-        processes.await_port("mcp-server", process, server)
-        self.gateway = Gateway(processes, binary, work, command, server)
-        self.gateway.register()
-        self.gateway.start()
+        process, server, command, self.gateway = start_gateway(Gateway, processes, work, binary, performance, tools)
         others = start_peers(processes, installed(root), command, server)
         relay = start_relay(processes, performance, server)
         peers = [Peer("direct", server, process.pid), relay, *self.gateway.peers(), *others]
@@ -204,9 +266,9 @@ class Setting:
 
 
 def measure(quick, work, say, *builds):
-    calls, lists = work / "calls", work / "lists"
-    calls.mkdir()
-    lists.mkdir()
+    calls, lists, approvals = work / "calls", work / "lists", work / "approvals"
+    for place in (calls, lists, approvals):
+        place.mkdir()
     with Processes(calls) as processes:
         say("calls")
         setting = Setting(processes, calls, *builds, TOOLS_TO_CALL)
@@ -218,4 +280,8 @@ def measure(quick, work, say, *builds):
         say("lists")
         setting = Setting(processes, lists, *builds, TOOLS_TO_LIST)
         measured += setting.runner.run(loads(quick, "list", f"tools/list of {TOOLS_TO_LIST:,}", 1))
-    return measured, streams
+    with Processes(approvals) as processes:
+        say("approvals")
+        *_, asking = start_gateway(Asking, processes, approvals, *builds[1:], TOOLS_TO_CALL)
+        approval_ms = asking.measure(APPROVALS // 2 if quick else APPROVALS)
+    return measured, streams, approval_ms

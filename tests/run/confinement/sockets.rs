@@ -6,7 +6,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use crate::attempts::check;
-use crate::fixture::Person;
+use crate::fixture::{Person, names};
 
 /// Python code that tries to connect to every visible socket, and to every path and abstract name
 /// in its arguments.
@@ -171,4 +171,31 @@ fn a_socket_that_was_bound_by_a_relative_path_cannot_be_reached() {
         drop(server.stdin.take());
         server.wait().unwrap();
     }
+}
+
+#[test]
+fn a_command_cannot_make_the_directory_in_which_the_host_looks_for_a_server_of_dev() {
+    let Some(person) = Person::new() else { return };
+    let state = person.work().join(".unified-proxy");
+    let script = "exec 2>/dev/null
+        mkdir .unified-proxy && echo made; rmdir .unified-proxy && echo removed
+        mv .unified-proxy away && echo moved; mkdir .unified-proxy/certs && echo made
+        echo evil > .unified-proxy/api.sock && echo written
+        python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\".unified-proxy/api.sock\")' && echo bound
+        echo ready; read -r line; ls -A .unified-proxy
+        python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\".unified-proxy/api.sock\")' && echo connected";
+    let mut run = person.spawn(&["--quiet"], &["sh", "-c", script]);
+    let mut said = [0; 6];
+    let stdout = run.stdout.as_mut().unwrap();
+    std::io::Read::read_exact(stdout, &mut said).unwrap();
+    assert_eq!(&said, b"ready\n");
+    assert_eq!(names(&state), [""; 0]);
+    // A server that starts on the host during the run stays out of reach.
+    let _listener = bind(&state.join("api.sock"));
+    drop(run.stdin.take());
+    let mut rest = String::new();
+    std::io::Read::read_to_string(run.stdout.as_mut().unwrap(), &mut rest).unwrap();
+    assert_eq!(rest, "");
+    run.wait().unwrap();
+    assert_eq!(names(&state), ["api.sock"]);
 }

@@ -7,7 +7,7 @@ mod coding;
 mod eras;
 mod front;
 mod health;
-mod hostile;
+pub mod hostile;
 mod http_sse;
 mod later_answers;
 mod legacy;

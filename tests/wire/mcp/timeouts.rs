@@ -62,6 +62,8 @@ fn a_call_to_a_server_that_never_answers_times_out_and_is_cancelled() {
         let params = json!({ "name": "kb_never", "arguments": {} });
         let mut stream = client.begin(&"never".into(), "tools/call", params);
         let reply = read_reply(&mut stream).unwrap();
+        // The client had the head of the response before the call ended.
+        assert_eq!(reply.header("content-type"), Some("text/event-stream"));
         let error = super::hostile::client::response(&reply);
         assert_eq!(error["error"]["data"]["code"], "tool_timeout", "{error}");
         let took = begun.elapsed();

@@ -5,7 +5,7 @@ use http::{HeaderName, Uri};
 use serde_json::{Map, Value, json};
 
 use super::{Reachable, serialize, tokens};
-use crate::contract::{Authority, Buffered, Code, Container, Denial, Host, Stage};
+use crate::contract::{Buffered, Code, Container, Denial, Endpoint, Host, Stage};
 
 /// The keys under which an object may hold its actions; `_links` is the older key.
 const ACTION_KEYS: [&str; 2] = ["actions", "_links"];
@@ -88,14 +88,8 @@ fn rewrite_object(object: &mut Map<String, Value>, container: &Container, reacha
 fn target(action: &Value) -> Result<(Host, u16), ()> {
     let href = action.get("href").and_then(Value::as_str).ok_or(())?;
     let uri: Uri = href.parse().map_err(|_| ())?;
-    let port = match uri.scheme_str() {
-        Some("https") => 443,
-        Some("http") => 80,
-        _ => return Err(()),
-    };
-    let authority = uri.authority().ok_or(())?;
-    let authority = Authority::parse(authority.as_str(), Some(port)).map_err(|_| ())?;
-    Ok((authority.host, authority.port))
+    let Endpoint { host, port, .. } = Endpoint::of(&uri).ok_or(())?;
+    Ok((host, port))
 }
 
 /// Replaces the values of an action's header fields by placeholders, except for [`HARMLESS`]

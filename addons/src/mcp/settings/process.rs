@@ -40,6 +40,7 @@ pub(super) fn read(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerK
         at.report().warn_at(at.place(), message);
     }
     let unix_sockets = fields.or("unix_sockets", false, |at| at.boolean());
+    let eager = fields.or("eager", true, |at| at.boolean());
     if is_e2b {
         return Some(ServerKind::E2b(E2bSettings { command, template }));
     }
@@ -54,6 +55,7 @@ pub(super) fn read(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerK
         write,
         confine,
         unix_sockets,
+        eager,
     }))
 }
 

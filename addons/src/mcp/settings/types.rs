@@ -95,6 +95,8 @@ pub struct StdioSettings {
     pub confine: Confine,
     /// Whether a confined process may make Unix sockets other than connected pairs.
     pub unix_sockets: bool,
+    /// Whether the process starts when the lease of a container begins.
+    pub eager: bool,
 }
 
 /// How a child process is confined.

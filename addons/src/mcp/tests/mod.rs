@@ -29,6 +29,7 @@ pub(super) fn server(name: &str) -> Arc<ServerSettings> {
             write: Vec::new(),
             confine: Confine::Namespaces,
             unix_sockets: false,
+            eager: true,
         }),
         timeout: Duration::from_secs(60),
         containers: vec!["*".into()],

@@ -33,6 +33,8 @@ fn line() -> AuditLine<'static> {
         upstream_addr: None,
         credential: None,
         mcp: None,
+        approval: None,
+        waited_ms: None,
     }
 }
 
@@ -42,8 +44,6 @@ const MCP: McpLine<'static> = McpLine {
     args_sha256: None,
     decision: None,
     reason: None,
-    approval: None,
-    waited_ms: None,
     suspicious: false,
 };
 
@@ -109,22 +109,22 @@ fn all_values_except_those_of_mcp_are_written_in_the_order_of_the_log() {
 }
 
 #[test]
-fn the_line_of_a_tool_call_ends_with_its_mcp_values() {
+fn the_line_of_a_tool_call_ends_with_its_mcp_values_and_its_approval() {
     let mcp = McpLine {
         server: Some("kb"),
         tool: whole("fetch"),
         args_sha256: Some("00ff"),
         decision: Some("deny_continue"),
         reason: Some("not \"today\""),
-        approval: Some("0a"),
-        waited_ms: Some(7),
         suspicious: true,
     };
     let json = json(&AuditLine {
         mcp: Some(mcp),
+        approval: Some("0a"),
+        waited_ms: Some(7),
         ..line()
     });
-    let end = r#","duration_ms":0,"server":"kb","tool":"fetch","args_sha256":"00ff","decision":"deny_continue","reason":"not \"today\"","approval":"0a","waited_ms":7,"suspicious":true}"#;
+    let end = r#","duration_ms":0,"server":"kb","tool":"fetch","args_sha256":"00ff","decision":"deny_continue","reason":"not \"today\"","suspicious":true,"approval":"0a","waited_ms":7}"#;
     assert!(json.ends_with(end), "{json}");
 }
 
@@ -234,18 +234,8 @@ fn fold_keys_differ_if_anything_but_time_flow_and_cost_differs() {
                 ..MCP
             })
         }),
-        with(&|line| {
-            line.mcp = Some(McpLine {
-                approval: Some("kb"),
-                ..MCP
-            })
-        }),
-        with(&|line| {
-            line.mcp = Some(McpLine {
-                waited_ms: Some(7),
-                ..MCP
-            })
-        }),
+        with(&|line| line.approval = Some("kb")),
+        with(&|line| line.waited_ms = Some(7)),
         with(&|line| {
             line.mcp = Some(McpLine {
                 suspicious: true,

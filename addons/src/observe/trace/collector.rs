@@ -5,13 +5,13 @@ use std::fmt;
 use http::Uri;
 
 use crate::contract::settings::Files;
-use crate::contract::{Authority, Host, UrlSecrets};
+use crate::contract::{Endpoint, Host, UrlSecrets};
 
 /// The base URL of an OTLP collector over HTTP, in the form of `OTEL_EXPORTER_OTLP_ENDPOINT`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Collector {
     base: String,
-    authority: Authority,
+    endpoint: Endpoint,
     /// The parts of the URL that come from variables.
     pub(super) secrets: UrlSecrets,
 }
@@ -35,26 +35,18 @@ impl Collector {
         const WRONG: &str = "must be the http:// or https:// URL of an OTLP collector, such as \
              http://collector.example.com:4318";
         let uri: Uri = text.parse().map_err(|_| WRONG)?;
-        let port = match uri.scheme_str() {
-            Some("https") => 443,
-            Some("http") => 80,
-            _ => return Err(WRONG),
-        };
-        let authority = uri.authority().ok_or(WRONG)?.as_str();
-        let authority = Authority::parse(authority, Some(port)).map_err(|_| WRONG)?;
-        if uri.query().is_some() || text.contains('#') {
-            return Err(WRONG);
-        }
+        let is_base = uri.query().is_none() && !text.contains('#');
+        let endpoint = Endpoint::of(&uri).filter(|_| is_base);
         Ok(Self {
             base: text.trim_end_matches('/').to_owned(),
-            authority,
+            endpoint: endpoint.ok_or(WRONG)?,
             secrets: UrlSecrets::default(),
         })
     }
 
     /// The host and port of the collector.
     pub(super) fn authority(&self) -> (Host, u16) {
-        (self.authority.host.clone(), self.authority.port)
+        (self.endpoint.host.clone(), self.endpoint.port)
     }
 
     /// The URL to which spans are sent.

@@ -97,7 +97,7 @@ fn arguments_are_indented_and_no_value_changes() {
         ],
         |(json, expected)| {
             let margin = " ".repeat(LABEL);
-            let text = indented(json).replace(&format!("\n{margin}"), "\n");
+            let text = indented(json, LABEL).replace(&format!("\n{margin}"), "\n");
             assert_eq!(text, expected);
             let values: &RawValue = serde_json::from_str(&text).unwrap();
             let kept = values.get().replace(['\n', ' '], "");
@@ -193,4 +193,14 @@ fn a_period_has_one_unit() {
         ],
         |(at, expected)| assert_eq!(since(at, NOW), expected),
     );
+}
+
+#[test]
+fn a_changed_definition_is_shown_as_its_changed_lines() {
+    let mut asked = question("0123456789abcdef0123456789abcdef");
+    asked["kind"] = "definition".into();
+    asked["arguments"] = json!({ "new": { "name": "b\u{202e}" }, "old": { "name": "a" } });
+    let shown = details(&parsed(asked), NOW);
+    let expected = "definition\n  {\n-   \"name\": \"a\"\n+   \"name\": \"b\\u202e\"\n  }\nrule ";
+    assert!(shown.contains(expected), "{shown}");
 }

@@ -4,6 +4,7 @@ use addons::contract::{
     ApprovalAnswer, ApprovalId, ContainerId, LeaseId, Level, Question, QuestionKind, Topic,
 };
 use parking_lot::Mutex;
+use serde_json::value::RawValue;
 use tempfile::TempDir;
 use testkit::each_row;
 use tokio::task::JoinHandle;
@@ -16,6 +17,9 @@ use crate::approvals::{Decision, Ledger, Record, Scope, State};
 use crate::cli::exit::code;
 use crate::cli::tests;
 
+/// The end of the prompt.
+const PROMPT: &str = "q quit > ";
+
 #[test]
 fn an_answer_is_a_letter_and_a_denial_may_have_words() {
     each_row(
@@ -24,6 +28,7 @@ fn an_answer_is_a_letter_and_a_denial_may_have_words() {
             (" l ", Some(Answer::ForLease)),
             ("n", Some(Answer::Deny(None))),
             ("n not today", Some(Answer::Deny(Some("not today".into())))),
+            ("e", Some(Answer::Explain)),
             ("s", Some(Answer::Skip)),
             ("q", Some(Answer::Quit)),
             ("", None),
@@ -97,10 +102,19 @@ impl Fixture {
     }
 
     async fn ask(&self, subject: &str) -> ApprovalId {
+        self.ask_with(QuestionKind::Host, subject, None).await
+    }
+
+    async fn ask_with(
+        &self,
+        kind: QuestionKind,
+        subject: &str,
+        arguments: Option<&str>,
+    ) -> ApprovalId {
         let topic = Topic {
             lease: LeaseId::generate(),
             container: ContainerId::parse("web").unwrap(),
-            kind: QuestionKind::Host,
+            kind,
             server: None,
             subject: subject.into(),
             rule: None,
@@ -108,7 +122,8 @@ impl Fixture {
             level: Level::Public,
             revision: "r1".into(),
         };
-        let question = Question::new(topic, None).unwrap();
+        let arguments = arguments.map(|json| RawValue::from_string(json.to_owned()).unwrap());
+        let question = Question::new(topic, arguments.as_deref()).unwrap();
         let hour = Duration::from_secs(3600);
         match self.ledger.ask(question, hour).await.unwrap() {
             ApprovalAnswer::Open(id) => id,
@@ -144,7 +159,7 @@ fn by(name: &str) -> Decision {
 async fn questions_are_shown_one_at_a_time_and_answered_by_a_key() {
     let mut watch = Fixture::start(false, true, None);
     let first = watch.ask("a.example.com:443").await;
-    watch.screen.shows(Answer::HELP, 1).await;
+    watch.screen.shows(PROMPT, 1).await;
     let second = watch.ask("b\u{1b}[2J.example.com:443").await;
     let third = watch.ask("c.example.com:443").await;
     watch.screen.shows(BELL, 3).await;
@@ -154,20 +169,20 @@ async fn questions_are_shown_one_at_a_time_and_answered_by_a_key() {
         watch.screen.text()
     );
     watch.types("what").await;
-    watch.screen.shows(Answer::HELP, 2).await;
+    watch.screen.shows(PROMPT, 2).await;
     watch.types("y").await;
     watch
         .screen
         .shows("approved: a.example.com:443 for web", 1)
         .await;
     watch.screen.shows("(1 more)", 1).await;
-    watch.screen.shows(Answer::HELP, 3).await;
+    watch.screen.shows(PROMPT, 3).await;
     watch.types("n not today").await;
     watch
         .screen
         .shows("denied: b\\u{1b}[2J.example.com:443 for web", 1)
         .await;
-    watch.screen.shows(Answer::HELP, 4).await;
+    watch.screen.shows(PROMPT, 4).await;
     watch.types("l").await;
     watch
         .screen
@@ -194,20 +209,71 @@ async fn questions_are_shown_one_at_a_time_and_answered_by_a_key() {
 }
 
 #[tokio::test]
+async fn an_explained_question_is_still_to_be_answered() {
+    let mut watch = Fixture::start(false, true, None);
+    watch.ask("a.example.com:443").await;
+    watch.screen.shows(PROMPT, 1).await;
+    watch.types("e").await;
+    watch.screen.shows(PROMPT, 2).await;
+    let text = watch.screen.text();
+    for part in [
+        "permits web to reach exactly a.example.com:443, for 10 minutes",
+        "until the lease of web ends",
+        "CONNECT a.example.com:443 by web: allowed",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    watch.types("y").await;
+    watch
+        .screen
+        .shows("approved: a.example.com:443 for web", 1)
+        .await;
+    watch.quit().await;
+}
+
+#[tokio::test]
+async fn long_arguments_are_cut_and_must_be_shown_whole_before_an_approval() {
+    let elements = format!("{{\"all\":[{}],\"amount\":1000}}", ["1"; 10_000].join(","));
+    let text = format!("{{\"all\":\"{}\",\"amount\":1000}}", "x".repeat(100_000));
+    for arguments in [elements, text] {
+        let mut watch = Fixture::start(false, true, None);
+        let id = watch
+            .ask_with(QuestionKind::Tool, "pay", Some(&arguments))
+            .await;
+        watch.screen.shows(PROMPT, 1).await;
+        let shown = watch.screen.text();
+        assert!(shown.lines().count() < 40 && shown.len() < 6000, "{shown}");
+        let end: Vec<_> = shown.lines().rev().take(2).collect();
+        assert!(end[1].contains("web asks for tool pay"), "{end:?}");
+        watch.types("y").await;
+        watch.screen.shows("e shows all of them\n", 1).await;
+        watch.screen.shows(PROMPT, 2).await;
+        assert_eq!(watch.record(id).await.state, State::Pending);
+        watch.types("e").await;
+        watch.screen.shows(PROMPT, 3).await;
+        assert!(watch.screen.text().contains("\"amount\": 1000"));
+        watch.types("y").await;
+        watch.screen.shows("approved: pay for web", 1).await;
+        watch.quit().await;
+        assert_eq!(watch.record(id).await.state, State::Approved);
+    }
+}
+
+#[tokio::test]
 async fn a_question_that_another_operator_decides_is_taken_away_and_a_skipped_one_stays_open() {
     let mut watch = Fixture::start(false, true, None);
     let first = watch.ask("a.example.com:443").await;
-    watch.screen.shows(Answer::HELP, 1).await;
+    watch.screen.shows(PROMPT, 1).await;
     watch.ledger.deny(first, by("uid 7 (ann)")).await.unwrap();
     watch
         .screen
         .shows("\na.example.com:443 denied by uid 7 (ann)", 1)
         .await;
     let second = watch.ask("b.example.com:443").await;
-    watch.screen.shows(Answer::HELP, 2).await;
+    watch.screen.shows(PROMPT, 2).await;
     watch.types("s").await;
     let third = watch.ask("c.example.com:443").await;
-    watch.screen.shows(Answer::HELP, 3).await;
+    watch.screen.shows(PROMPT, 3).await;
     watch.types("y").await;
     watch.screen.shows("approved: c", 1).await;
     watch.quit().await;

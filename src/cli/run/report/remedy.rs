@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use addons::contract::{Code, GATEWAY};
-use addons::policy::parse_entry;
+use addons::policy::{HOST_RULE, parse_entry};
 use serde_json::Value;
 
 use super::super::logins::is_injected;
@@ -55,12 +55,14 @@ impl Denied {
             // `--allow` refuses these.
             _ if is_of_destination && is_loopback(host) => (host.to_owned(), code.to_owned()),
             _ if code == Code::DomainNotAllowed.as_str() && parse_entry(host).is_ok() => {
-                let host = match USUAL_PORTS.contains(&port) {
-                    true => host.to_owned(),
-                    false => format!("{host}:{port}"),
-                };
+                let host = named(host, port);
                 (host.clone(), format!("--allow {host}"))
             }
+            _ if is_asked(flow) && code == Code::ApprovalPending.as_str() => {
+                let host = named(host, port);
+                (host.clone(), format!("--allow {host}   (nobody answered)"))
+            }
+            _ if is_asked(flow) => (named(host, port), code.to_owned()),
             _ if code == Code::PortNotAllowed.as_str() => {
                 (format!("{host}:{port}"), format!("--allow {host}:{port}"))
             }
@@ -82,11 +84,31 @@ impl Denied {
         };
         Self { what, remedy }
     }
+
+    /// Whether a person's decision about the host is another answer to this denial.
+    pub fn waits_for_a_person(&self) -> bool {
+        self.remedy.starts_with("--allow ") || self.remedy == Code::ApprovalRejected.as_str()
+    }
 }
 
 /// A member of a line of the audit log; empty if it is missing or no text.
 pub fn text<'a>(flow: &'a Value, name: &str) -> &'a str {
     flow.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A host as `--allow` takes it, with the port if that is an unusual one.
+pub fn named(host: &str, port: u64) -> String {
+    match USUAL_PORTS.contains(&port) {
+        true => host.to_owned(),
+        false => format!("{host}:{port}"),
+    }
+}
+
+/// Whether a person was asked about the host of a denied flow.
+fn is_asked(flow: &Value) -> bool {
+    let codes = [Code::ApprovalPending, Code::ApprovalRejected];
+    let code = text(flow, "code");
+    text(flow, "rule") == HOST_RULE && codes.iter().any(|asked| asked.as_str() == code)
 }
 
 /// Whether `--allow-host-port` can permit a destination.

@@ -17,6 +17,8 @@ use super::version_control::{GIT, IfMissing};
 
 use walk::Place;
 
+/// The state directory of `dev`, with its admin socket.
+const OWN_STATE: &str = ".unified-proxy";
 /// The directory of the copies of git's configurations in the sandbox.
 pub const GIT_COPIES: &str = "/run/unified-proxy/git";
 
@@ -111,7 +113,7 @@ impl Found {
     /// Protects files and directories that the host obeys, at any depth of a writable directory. The
     /// names of [`OBEYED_AT_ONCE`] directly in the directory are protected even if they are missing.
     /// If the directory has no repository and is not itself a git directory, what could make it one
-    /// is protected in the same way.
+    /// is protected in the same way. The state directory of `dev` is hidden even if it is missing.
     fn add_root(&mut self, root: &Path) -> Result<(), String> {
         let git = root.join(".git");
         if git_directory::is_one(root) {
@@ -123,6 +125,16 @@ impl Found {
         } else if !exists(&git) || is_empty(&git) {
             self.add(git, IfMissing::Directory)?;
             self.add_against_git(root)?;
+        }
+        let own_state = root.join(OWN_STATE);
+        if self.before.is_none() && !exists(&own_state) {
+            // A placeholder: with a directory of its own there, the command could offer the
+            // commands of the host an admin socket.
+            self.missing.push(Missing {
+                path: own_state.clone(),
+                text: None,
+            });
+            self.hidden.insert(own_state);
         }
         for (name, text) in OBEYED_AT_ONCE {
             let if_missing = text.map_or(IfMissing::Directory, IfMissing::File);

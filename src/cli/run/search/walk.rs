@@ -8,10 +8,7 @@ use std::path::{Path, PathBuf};
 use super::super::git_directory;
 use super::super::obeyed::{Care, Within, care_for, is_empty, is_of_packages};
 use super::super::version_control::{IfMissing, System, other_system};
-use super::{Found, exists, is_hidden};
-
-/// The state directory of `dev`, with its admin socket.
-const OWN_STATE: &str = ".unified-proxy";
+use super::{Found, OWN_STATE, exists, is_hidden};
 
 /// Where the search is.
 #[derive(Clone, Copy)]

@@ -472,6 +472,51 @@ async fn list_changed_is_sent_when_a_server_that_was_left_out_answers() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_client_that_attaches_after_the_start_of_a_server_hears_of_it_if_its_list_left_it_out() {
+    for is_late in [true, false] {
+        let (good, late) = (Server::new(LEGACY), Server::new(LEGACY));
+        *late.hangs.lock() = is_late;
+        let fixture = Fixture::of(&[("good", &good), ("late", &late)]);
+        let client = fixture.client(LEGACY);
+        let listed = fixture.names(&client, "tools/list").await;
+        assert_eq!(listed.contains(&"late_echo".to_owned()), !is_late);
+        *late.hangs.lock() = false;
+        sleep(Duration::from_secs(1)).await;
+        let announced = match is_late {
+            true => vec!["notifications/tools/list_changed"],
+            false => vec![],
+        };
+        for expected in [announced, vec![]] {
+            let (_attachment, mut events) = fixture.attach(&client, Interest::Everything);
+            assert_eq!(received(&mut events).await, expected, "late: {is_late}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_attaches_while_it_lists_hears_of_a_server_that_its_list_left_out() {
+    let (good, late) = (Server::new(LEGACY), Server::new(LEGACY));
+    *late.hangs.lock() = true;
+    let fixture = Fixture::of(&[("good", &good), ("late", &late)]);
+    let client = fixture.client(LEGACY);
+    let attaching = async {
+        sleep(Duration::from_secs(1)).await;
+        let attached = fixture.attach(&client, Interest::Everything);
+        // The comparison of the attached client waits longer than its list.
+        sleep(Duration::from_millis(2700)).await;
+        *late.hangs.lock() = false;
+        attached
+    };
+    let listing = fixture.names(&client, "tools/list");
+    let (listed, (_attachment, mut events)) = tokio::join!(listing, attaching);
+    assert_eq!(listed, ["good_echo"]);
+    assert_eq!(
+        received(&mut events).await,
+        ["notifications/tools/list_changed"]
+    );
+}
+
 #[tokio::test]
 async fn messages_of_a_shared_session_reach_only_subscribed_clients() {
     let server = Server::new(LEGACY);

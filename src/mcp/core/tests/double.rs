@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use addons::contract::{BoxFuture, CallPermit};
+use addons::contract::{BoxFuture, CallPermit, Container};
 use addons::mcp::ServerSettings;
 use parking_lot::Mutex;
 use serde_json::value::{RawValue, to_raw_value};
@@ -41,6 +41,8 @@ pub struct Server {
     pub opened: AtomicUsize,
     /// Number of attempts to open a session.
     pub attempts: AtomicUsize,
+    /// Number of processes that were started because a lease began.
+    pub early: AtomicUsize,
     /// The revision and the capabilities that each session declared about its clients.
     pub declared: Mutex<Vec<(Version, String)>>,
     pub cancelled: Arc<AtomicUsize>,
@@ -70,6 +72,7 @@ impl Server {
             unsolicited: Mutex::default(),
             opened: AtomicUsize::new(0),
             attempts: AtomicUsize::new(0),
+            early: AtomicUsize::new(0),
             declared: Mutex::default(),
             cancelled: Arc::default(),
             is_down: Mutex::new(false),
@@ -244,6 +247,15 @@ impl Transport for Opens {
             });
             Ok(session)
         })
+    }
+
+    fn prepare(
+        self: Arc<Self>,
+        _container: Arc<Container>,
+        _retired: CancellationToken,
+    ) -> BoxFuture<'static, bool> {
+        self.0.early.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async { true })
     }
 }
 

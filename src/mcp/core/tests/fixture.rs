@@ -7,8 +7,8 @@ use addons::contract::settings::Place;
 use addons::contract::{
     Addon, AuthMode, BoxFuture, Chain, Client, Code, Container, ContainerId, Definitions, Denial,
     Direction, Flow, Frame, FrameBody, Identified, Identify, LeaseId, Level, Link,
-    Outcome as Ended, Pin, Principal, Registration, Request, RpcError, Source, Standing, Step,
-    Unavailable, names,
+    ListedDefinition, Outcome as Ended, Pin, Principal, Registration, Request, RpcError, Source,
+    Standing, Step, Unavailable, names,
 };
 use addons::mcp::{
     Confine, HiddenValue, McpMetrics, McpSettings, OverrideRule, Scope, ServerKind, ServerSettings,
@@ -34,7 +34,7 @@ impl Definitions for AcceptAll {
     fn pin<'a>(
         &'a self,
         _server: &'a str,
-        tools: Vec<(Arc<str>, [u8; 32])>,
+        tools: Vec<ListedDefinition>,
     ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>> {
         Box::pin(async move { Ok(vec![Pin::Accepted; tools.len()]) })
     }
@@ -172,6 +172,7 @@ pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {
             write: Vec::new(),
             confine: Confine::None,
             unix_sockets: false,
+            eager: true,
         }),
         timeout: Duration::from_secs(20),
         containers: vec!["*".into()],
@@ -198,16 +199,26 @@ impl Fixture {
     }
 
     pub fn with(servers: &[(&str, &Arc<Server>)], settings: Vec<Arc<ServerSettings>>) -> Self {
+        Self::with_addon(servers, settings, |_| None)
+    }
+
+    /// As [`Self::with`]. After the [`Judge`], the addon that `addon` makes judges the messages.
+    pub fn with_addon(
+        servers: &[(&str, &Arc<Server>)],
+        settings: Vec<Arc<ServerSettings>>,
+        addon: impl FnOnce(&McpSettings) -> Option<Link>,
+    ) -> Self {
         let named = settings.into_iter().map(|one| (Arc::clone(&one.name), one));
         let settings = McpSettings {
             servers: named.collect(),
             ..McpSettings::default()
         };
         let judge = Arc::new(Judge::default());
-        let links = vec![
+        let mut links = vec![
             Link::Identity(Arc::new(Known)),
             Link::from(Arc::clone(&judge)),
         ];
+        links.extend(addon(&settings));
         let chain = Arc::new(Chain::new(links, Duration::from_secs(5)).unwrap());
         let all = servers
             .iter()
@@ -272,6 +283,7 @@ impl Fixture {
             info: None,
             session: Some(session.into()),
             log_level: None,
+            takes_tasks: false,
         })
     }
 

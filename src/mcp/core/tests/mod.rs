@@ -1,6 +1,7 @@
 mod bridging;
 mod changes;
 mod double;
+mod early_starts;
 mod fixture;
 mod handshakes;
 mod levels;
@@ -10,4 +11,5 @@ mod readiness;
 mod refusals;
 mod routing;
 mod sessions;
+mod tasks;
 mod uris;

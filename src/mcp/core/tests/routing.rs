@@ -452,7 +452,7 @@ async fn a_long_list_comes_in_pages_that_join_to_the_whole() {
 }
 
 #[tokio::test]
-async fn the_gateways_capabilities_are_the_union_of_the_servers_without_tasks() {
+async fn the_gateways_capabilities_are_the_union_of_the_servers_without_their_tasks() {
     let (one, two) = (
         Server::new(Version::V2025_11_25),
         Server::new(Version::V2025_11_25),
@@ -480,7 +480,8 @@ async fn the_gateways_capabilities_are_the_union_of_the_servers_without_tasks() 
     let capabilities: Value = serde_json::from_str(described.capabilities.get()).unwrap();
     assert_eq!(
         capabilities,
-        json!({"extensions": {"x.example/y": {"z": 1}}})
+        json!({"extensions": {"x.example/y": {"z": 1}, "io.modelcontextprotocol/tasks": {}}}),
+        "the gateway's own tasks"
     );
     assert_eq!(described.instructions.unwrap(), "Be kind.");
 }

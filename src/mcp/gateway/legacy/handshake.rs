@@ -49,6 +49,7 @@ pub fn read(
         info,
         session: Some(Arc::clone(session_id)),
         log_level: None,
+        takes_tasks: false,
     }))
 }
 

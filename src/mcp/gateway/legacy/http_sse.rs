@@ -9,13 +9,14 @@ use serde_json::value::RawValue;
 
 use super::super::super::error::method_not_found;
 use super::super::super::message::{Id, Message, Outcome};
+use super::super::super::random;
 use super::super::answer::HttpResponse;
 use super::super::lease::LeaseState;
 use super::super::limits::{Counted, MAX_SESSIONS};
 use super::super::media::{EVENT_STREAM, check_accept};
 use super::super::refusal::{bad_request, over_limit, session_not_found};
+use super::super::sse;
 use super::super::visit::Visit;
-use super::super::{random, sse};
 use super::client_stream::ClientStream;
 use super::handshake;
 use super::post::{begin_call, notify, ping, take_answer};

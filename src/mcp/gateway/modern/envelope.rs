@@ -40,6 +40,7 @@ pub fn read(
         info: meta.info.map(capabilities::read_info).transpose()?,
         session: None,
         log_level: log_level.and_then(|level| LogLevel::parse(&level)),
+        takes_tasks: capabilities::declare_tasks(capabilities),
     })
 }
 

@@ -55,7 +55,8 @@ pub fn decode(value: &str) -> Option<Cow<'_, str>> {
     String::from_utf8(decoded).ok().map(Cow::Owned)
 }
 
-/// Checks the headers that mirror the revision, the method and, for some methods, the name or URI.
+/// Checks the headers that mirror the revision, the method and, for some methods, the name, URI
+/// or task.
 pub fn check(
     headers: &HeaderMap,
     version: &str,
@@ -67,11 +68,12 @@ pub fn check(
     let named = match method {
         "tools/call" | "prompts/get" => params.name,
         "resources/read" => params.uri,
+        "tasks/get" | "tasks/update" | "tasks/cancel" => params.task_id,
         _ => None,
     };
     match named.and_then(text) {
         Some(named) => agree_encoded(headers, &NAME, &named),
-        // If the method needs a name or URI, its absence is reported later.
+        // If the method needs one of these, its absence is reported later.
         None => value(headers, &NAME).map(|_| ()),
     }
 }

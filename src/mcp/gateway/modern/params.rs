@@ -20,6 +20,8 @@ pub struct ModernParams<'a> {
     pub uri: Option<&'a RawValue>,
     #[serde(borrow)]
     pub arguments: Option<&'a RawValue>,
+    #[serde(borrow, rename = "taskId")]
+    pub task_id: Option<&'a RawValue>,
     #[serde(borrow, rename = "requestState")]
     pub request_state: Option<&'a RawValue>,
     #[serde(borrow, rename = "inputResponses")]

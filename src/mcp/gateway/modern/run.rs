@@ -66,13 +66,16 @@ impl Running {
         visit: &Visit<'_>,
         request: &Request,
         read: &ModernParams<'_>,
-        call: Call,
+        mut call: Call,
         binding: Arc<str>,
     ) -> Self {
+        let progress_token = read.progress_token().map(RawValue::to_owned);
+        call.progress
+            .resume(progress_token.as_deref().map(RawValue::get));
         Self {
             call: Some(call),
             ready: VecDeque::new(),
-            progress_token: read.progress_token().map(RawValue::to_owned),
+            progress_token,
             id: request.id.clone(),
             method: Arc::clone(&request.method),
             binding,
@@ -207,6 +210,7 @@ pub async fn run(visit: &Visit<'_>, mut running: Running) -> HttpResponse {
 mod tests {
     use super::super::super::super::event::Events;
     use super::super::super::super::message_memory::Account;
+    use super::super::super::progress::CallProgress;
     use super::*;
 
     #[tokio::test]
@@ -231,7 +235,12 @@ mod tests {
         events.try_send(input_request).unwrap();
         events.try_send(log).unwrap();
         let mut running = Running {
-            call: Some(Call::new(std::future::pending(), events, receiver)),
+            call: Some(Call::new(
+                std::future::pending(),
+                events,
+                receiver,
+                CallProgress::new(None),
+            )),
             ready: VecDeque::new(),
             id: Id::number(1),
             method: "tools/call".into(),

@@ -14,9 +14,9 @@ use tokio::sync::oneshot;
 
 use super::super::super::event::Params;
 use super::super::super::message::Outcome;
+use super::super::super::random;
 use super::super::call::Call;
 use super::super::limits::{Count, Counted, GatewayMetrics, MAX_SUSPENDED, MAX_SUSPENDED_IN_ALL};
-use super::super::random;
 use super::super::refusal::over_limit;
 
 /// How long a suspended call waits: a person may have to answer.

@@ -47,7 +47,7 @@ pub fn fields_of(version: HeaderValue, method: &str, name: Option<&str>) -> Head
     fields
 }
 
-/// The name in a request's params for `Mcp-Name`; `None` if the method requires none or the params
+/// The name, URI or task in a request's params for `Mcp-Name`; `None` if the method requires none or the params
 /// have no name.
 fn name_of<'p>(method: &str, params: Option<&'p RawValue>) -> Option<Cow<'p, str>> {
     #[derive(Deserialize)]
@@ -56,15 +56,16 @@ fn name_of<'p>(method: &str, params: Option<&'p RawValue>) -> Option<Cow<'p, str
         name: Option<Cow<'a, str>>,
         #[serde(borrow)]
         uri: Option<Cow<'a, str>>,
+        #[serde(borrow, rename = "taskId")]
+        task: Option<Cow<'a, str>>,
     }
-    if !matches!(method, "tools/call" | "prompts/get" | "resources/read") {
-        return None;
-    }
-    let named: Named<'_> = serde_json::from_str(params?.get()).ok()?;
-    match method {
-        "resources/read" => named.uri,
-        _ => named.name,
-    }
+    let choose: fn(Named<'p>) -> Option<Cow<'p, str>> = match method {
+        "tools/call" | "prompts/get" => |named| named.name,
+        "resources/read" => |named| named.uri,
+        "tasks/get" | "tasks/update" | "tasks/cancel" => |named| named.task,
+        _ => return None,
+    };
+    choose(serde_json::from_str(params?.get()).ok()?)
 }
 
 #[cfg(test)]
@@ -93,15 +94,18 @@ mod tests {
     }
 
     #[test]
-    fn mcp_name_is_the_tool_the_prompt_or_the_resource() {
+    fn mcp_name_is_the_tool_the_prompt_the_resource_or_the_task() {
         let name = |method, params: &str| {
             let params = RawValue::from_string(params.to_owned()).unwrap();
             name_of(method, Some(&params)).map(Cow::into_owned)
         };
-        let both = r#"{"name":"a\u0062c","uri":"file:///x","arguments":{"name":"other"}}"#;
+        let both =
+            r#"{"name":"a\u0062c","uri":"file:///x","taskId":"0a","arguments":{"name":"other"}}"#;
         assert_eq!(name("tools/call", both).as_deref(), Some("abc"));
         assert_eq!(name("prompts/get", both).as_deref(), Some("abc"));
         assert_eq!(name("resources/read", both).as_deref(), Some("file:///x"));
+        assert_eq!(name("tasks/get", both).as_deref(), Some("0a"));
+        assert_eq!(name("tasks/list", both), None);
         assert_eq!(name("tools/list", both), None);
         assert_eq!(name("tools/call", "{}"), None);
     }

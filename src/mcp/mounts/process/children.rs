@@ -29,6 +29,15 @@ pub struct ChildPlace {
     _alive: TaskTrackerToken,
 }
 
+/// Counts a child as running until it is dropped.
+pub struct RunningChild(IntGauge);
+
+impl Drop for RunningChild {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 /// The children of one lease.
 struct OfLease(Arc<Semaphore>);
 
@@ -68,17 +77,25 @@ impl Children {
         })
     }
 
+    /// As [`place`](Self::place), for a child that no client has asked for. Fails if such children
+    /// would take more than half of all places.
+    pub fn early_place(&self, container: &Container) -> Result<ChildPlace, MountError> {
+        if self.all.available_permits() <= MAX_CHILDREN / 2 {
+            return Err(full(MAX_CHILDREN / 2, "in total"));
+        }
+        self.place(Some(container))
+    }
+
     /// Creates the time series of a server in `proxy_mcp_process_status`, with the value 0.
     pub fn name_server(&self, server: &str, runtime: Runtime) {
         self.status(server, runtime);
     }
 
-    pub fn started(&self, server: &str, runtime: Runtime) {
-        self.status(server, runtime).inc();
-    }
-
-    pub fn ended(&self, server: &str, runtime: Runtime) {
-        self.status(server, runtime).dec();
+    /// Counts a child of a server as running.
+    pub fn running(&self, server: &str, runtime: Runtime) -> RunningChild {
+        let status = self.status(server, runtime);
+        status.inc();
+        RunningChild(status)
     }
 
     fn status(&self, server: &str, runtime: Runtime) -> IntGauge {

@@ -18,7 +18,7 @@ use addons::contract::BoxFuture;
 use addons::mcp::Confine;
 use zeroize::Zeroizing;
 
-pub use children::{ChildPlace, Children, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE};
+pub use children::{ChildPlace, Children, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, RunningChild};
 pub use e2b::E2b;
 pub use launch::Spawner;
 pub use local::Local;

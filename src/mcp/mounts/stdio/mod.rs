@@ -6,17 +6,20 @@ mod opening;
 mod server_requests;
 mod session;
 mod shared;
+mod waiting;
 mod writer;
 
 use std::sync::Arc;
 
-use addons::contract::{BoxFuture, Delegation, Denial, System};
+use addons::contract::{BoxFuture, Container, Delegation, Denial, System};
 use addons::mcp::{Confine, ServerSettings, StdioSettings};
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use super::egress::{Egress, EgressListener};
 use super::process::{Children, ProcessConfig, ProcessManager};
 use super::{Era, MountError, MountSession, OpenMemory, Opening, Transport};
+use waiting::Waiting;
 
 /// Bounds of messages in the configuration in force.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +57,8 @@ pub struct StdioTransport {
     /// The newest era that the server supports, once known. A legacy client's legacy session does
     /// not reveal it, since a modern server may support the legacy era as well.
     era: Mutex<Option<Era>>,
+    /// Processes that no client has used yet.
+    waiting: Waiting,
 }
 
 impl StdioTransport {
@@ -76,17 +81,21 @@ impl StdioTransport {
             settings,
             make,
             era: Mutex::new(None),
+            waiting: Waiting::default(),
         }
     }
 
     /// Opens the listener through which a confined process reaches its hosts; `None` if the process
     /// is unconfined or has no hosts.
-    fn egress(&self, opening: &Opening) -> Result<Option<EgressListener>, MountError> {
+    fn egress(
+        &self,
+        container: Option<&Arc<Container>>,
+    ) -> Result<Option<EgressListener>, MountError> {
         let settings = &self.settings;
         if settings.confine == Confine::None || settings.hosts.is_empty() {
             return Ok(None);
         }
-        let Some(container) = &opening.container else {
+        let Some(container) = container else {
             let why = "hosts need scope: container, since the server's connections are traffic of \
                        a container";
             return Err(MountError::CannotStart(why.to_owned()));
@@ -110,12 +119,12 @@ impl StdioTransport {
 
     fn config(
         &self,
-        opening: &Opening,
+        container: Option<&Arc<Container>>,
         egress: Option<&EgressListener>,
     ) -> Result<ProcessConfig, MountError> {
         let settings = &self.settings;
         let (command, env) = (settings.command.iter(), settings.env.iter());
-        let memory = (self.ports.memory)(self.system(), opening.container.as_ref());
+        let memory = (self.ports.memory)(self.system(), container);
         Ok(ProcessConfig {
             server: self.server.name.to_string(),
             command: command.map(|word| word.0.to_string()).collect(),
@@ -144,5 +153,16 @@ impl Transport for StdioTransport {
             let session: Arc<dyn MountSession> = self.open_session(opening).await?;
             Ok(session)
         })
+    }
+
+    fn prepare(
+        self: Arc<Self>,
+        container: Arc<Container>,
+        retired: CancellationToken,
+    ) -> BoxFuture<'static, bool> {
+        match self.settings.eager {
+            true => Box::pin(self.launch_early(container, retired)),
+            false => Box::pin(std::future::ready(false)),
+        }
     }
 }

@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use addons::contract::Container;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 use tokio_util::sync::DropGuard;
 
 use super::StdioTransport;
 use super::calls::Answer;
-use super::session::{ProcessResources, StdioSession, attend};
+use super::session::{Launched, ProcessResources, StdioSession, attend};
 use super::shared::Shared;
 use crate::mcp::mounts::handshake::{
     Discovered, Refusal, discover_params, initialize_params, read_initialized, refused,
@@ -39,13 +40,15 @@ impl StdioTransport {
         opening: Opening,
     ) -> Result<Arc<StdioSession>, MountError> {
         let for_modern = opening.version.era() == Era::Modern;
-        let place = Arc::new(self.ports.children.place(opening.container.as_deref())?);
-        let (mut shared, mut ends_when_dropped) = self.start(&opening, &place).await?;
+        let launched = self.waiting_or_launched(opening.container.as_ref()).await?;
+        let place = Arc::clone(&launched.resources.place);
+        let (mut shared, mut ends_when_dropped) = self.serve(launched, &opening);
         let described = match self.negotiate(&shared, &opening).await {
             // The server may have exited because of the unknown request. The second process has the
             // place of the first, which may still be held and may be the last one of the lease.
             Err(MountError::Died { .. }) if for_modern && self.era.lock().is_none() => {
-                (shared, ends_when_dropped) = self.start(&opening, &place).await?;
+                let again = self.launch(opening.container.as_ref(), &place).await?;
+                (shared, ends_when_dropped) = self.serve(again, &opening);
                 initialize(&shared, &opening).await?
             }
             described => described?,
@@ -62,26 +65,49 @@ impl StdioTransport {
         }))
     }
 
-    /// Starts a process. Dropping the guard ends it.
-    async fn start(
+    /// The process that was started when the lease began, or a new one.
+    async fn waiting_or_launched(
         &self,
-        opening: &Opening,
+        container: Option<&Arc<Container>>,
+    ) -> Result<Launched, MountError> {
+        if let Some(container) = container
+            && let Some(waiting) = self.waiting.take(container.lease).await
+        {
+            if waiting.process.is_running() {
+                return Ok(waiting);
+            }
+            waiting.stop().await;
+        }
+        let place = self.ports.children.place(container.map(|one| &**one))?;
+        self.launch(container, &Arc::new(place)).await
+    }
+
+    /// Starts a process.
+    pub(super) async fn launch(
+        &self,
+        container: Option<&Arc<Container>>,
         place: &Arc<ChildPlace>,
-    ) -> Result<(Arc<Shared>, DropGuard), MountError> {
-        let egress = self.egress(opening)?;
-        let config = self.config(opening, egress.as_ref())?;
+    ) -> Result<Launched, MountError> {
+        let egress = self.egress(container)?;
+        let config = self.config(container, egress.as_ref())?;
         let process = (self.make)();
         process.start(config).await?;
-        let (shared, lines) = Shared::new(&self.server.name, opening);
+        let children = &self.ports.children;
         let resources = ProcessResources {
-            ports: Arc::clone(&self.ports),
+            _running: children.running(&self.server.name, process.runtime()),
+            _egress: egress,
             place: Arc::clone(place),
-            egress,
             most_values: (self.ports.limits)().values,
         };
-        tokio::spawn(attend(Arc::clone(&shared), process, lines, resources));
+        Ok(Launched { process, resources })
+    }
+
+    /// Serves a process. Dropping the guard ends it.
+    fn serve(&self, launched: Launched, opening: &Opening) -> (Arc<Shared>, DropGuard) {
+        let (shared, lines) = Shared::new(&self.server.name, opening);
+        tokio::spawn(attend(Arc::clone(&shared), launched, lines));
         let ends_when_dropped = shared.ended.clone().drop_guard();
-        Ok((shared, ends_when_dropped))
+        (shared, ends_when_dropped)
     }
 
     async fn negotiate(&self, shared: &Shared, opening: &Opening) -> Result<Described, MountError> {

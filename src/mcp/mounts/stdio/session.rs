@@ -7,14 +7,13 @@ use addons::contract::{BoxFuture, CallPermit};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::StdioPorts;
 use super::incoming::Incoming;
 use super::shared::Shared;
 use super::writer::Lines;
 use crate::mcp::event::Events;
 use crate::mcp::message::Outcome;
 use crate::mcp::mounts::egress::EgressListener;
-use crate::mcp::mounts::process::{ChildPlace, ProcessManager};
+use crate::mcp::mounts::process::{ChildPlace, ProcessManager, RunningChild};
 use crate::mcp::mounts::{Described, MountError, MountSession};
 use crate::mcp::warnings::{Subject, warn};
 
@@ -26,24 +25,30 @@ const STOPPING: Duration = Duration::from_secs(3);
 /// output has ended.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// Resources of a process. `egress` and `place` are released after the process and its descendants
-/// have ended.
+/// Resources of a process. They are released after the process and its descendants have ended.
 pub(super) struct ProcessResources {
-    pub ports: Arc<StdioPorts>,
+    pub _running: RunningChild,
+    pub _egress: Option<EgressListener>,
     pub place: Arc<ChildPlace>,
-    pub egress: Option<EgressListener>,
     pub most_values: usize,
 }
 
+/// A process that runs.
+pub(super) struct Launched {
+    pub process: Arc<dyn ProcessManager>,
+    pub resources: ProcessResources,
+}
+
+impl Launched {
+    /// Ends a process that has no session.
+    pub async fn stop(self) {
+        self.process.stop(STOPPING).await;
+    }
+}
+
 /// Serves a process until either it or its session has ended, and ends the other.
-pub(super) async fn attend(
-    shared: Arc<Shared>,
-    process: Arc<dyn ProcessManager>,
-    lines: Lines,
-    resources: ProcessResources,
-) {
-    let (children, runtime) = (&resources.ports.children, process.runtime());
-    children.started(&shared.server, runtime);
+pub(super) async fn attend(shared: Arc<Shared>, launched: Launched, lines: Lines) {
+    let Launched { process, resources } = launched;
     let mut incoming = Incoming::new(&shared, resources.most_values);
     let mut take = |line: &[u8]| incoming.take(line);
     let reading = async {
@@ -66,9 +71,7 @@ pub(super) async fn attend(
         } => {}
     }
     end(&shared, &*process).await;
-    children.ended(&shared.server, runtime);
-    drop(resources.egress);
-    drop(resources.place);
+    drop(resources);
 }
 
 /// Ends the session and its calls, and then the process.

@@ -6,7 +6,8 @@ use std::str::Chars;
 
 use regorus::Value;
 
-use super::pattern::{compiled, push_literal};
+use super::go::push_literal;
+use super::pattern::compiled;
 use super::{Outcome, Stop, string, unsupported};
 
 pub fn matches(pattern: &Value, delimiters: &Value, text: &Value) -> Outcome {

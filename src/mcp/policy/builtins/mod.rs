@@ -24,6 +24,7 @@ mod collections;
 mod encoding;
 mod format;
 mod glob;
+mod go;
 mod json;
 mod net;
 mod numbers;

@@ -1,5 +1,8 @@
 //! Calls that wait for a person: each approval runs one call, and none runs without its client.
 
+mod memory;
+mod races;
+
 use std::net::TcpStream;
 
 use rustix::process::Signal;
@@ -9,7 +12,7 @@ use testkit::each_row;
 
 use super::client::{Client, DENIED, ERAS, Era, Events, Gateway, assert_code, response, text};
 use super::server::{McpServer, tool};
-use crate::support::{SOON, eventually, read_reply};
+use crate::support::{SANDBOX, SOON, eventually, read_reply};
 
 /// Asks about `pay`, also in its response.
 const ASK: &str = r#"package mcp.authz
@@ -25,16 +28,16 @@ reason := "it costs money"
 const MAX_WAITS: usize = 256;
 
 /// A gateway whose policy asks about the tool `pay` of a server that counts its calls.
-struct Asking {
-    server: McpServer,
-    gateway: Gateway,
+pub struct Asking {
+    pub server: McpServer,
+    pub gateway: Gateway,
     bundle: TempDir,
 }
 
 impl Asking {
     /// `settings` is the section `approvals` of proxy.yaml. A call of a [`Client`] of the legacy
     /// era with a progress token waits for 15 minutes.
-    fn start(mut settings: Value) -> Self {
+    pub fn start(mut settings: Value) -> Self {
         let server = McpServer::start(vec![tool("pay"), tool("secret")]);
         let bundle = tempfile::tempdir().unwrap();
         std::fs::write(bundle.path().join("authz.rego"), ASK).unwrap();
@@ -43,6 +46,8 @@ impl Asking {
             "overrides": { "kb:secret": { "classification": "Confidential" } },
             "policies": {
                 "bundles": [{ "id": "main", "path": bundle.path(), "entrypoint": "mcp/authz" }],
+                // A busy machine evaluates many calls late.
+                "evaluator": { "timeout": "30s" },
             },
         });
         settings["wait_by_client"] = json!({ "test": "15m" });
@@ -54,8 +59,11 @@ impl Asking {
         }
     }
 
+    /// A client without tasks, whose calls wait.
     fn client(&self, era: Era) -> Client<'_> {
-        Client::open(&self.gateway, era).wait_for(&["kb_pay"])
+        let mut client = Client::open(&self.gateway, era);
+        client.takes_tasks = false;
+        client.wait_for(&["kb_pay"])
     }
 
     /// The open questions, the newest first.
@@ -67,7 +75,7 @@ impl Asking {
 
     /// Waits until a number of calls wait for one open question, and returns its id.
     #[track_caller]
-    fn waiting(&self, calls: usize) -> String {
+    pub fn waiting(&self, calls: usize) -> String {
         eventually(&format!("{calls} calls wait"), SOON, || {
             let questions = self.questions();
             questions.len() == 1 && questions[0]["waiting"] == calls
@@ -76,13 +84,13 @@ impl Asking {
     }
 
     #[track_caller]
-    fn decide(&self, id: &str, act: &str, body: Value) {
+    pub fn decide(&self, id: &str, act: &str, body: Value) {
         let path = format!("/internal/approvals/{id}/{act}");
         let reply = self.gateway.proxy.admin("POST", &path, Some(body));
         assert_eq!(reply.status, 200, "{}", reply.text());
     }
 
-    fn calls(&self) -> usize {
+    pub fn calls(&self) -> usize {
         self.server.calls().len()
     }
 }
@@ -133,6 +141,14 @@ fn an_approved_call_runs_once_and_its_client_hears_of_it_meanwhile() {
         assert_eq!(question["arguments"], json!({ "euros": 2 }));
         assert_eq!(asking.calls(), 0);
         asking.decide(&id, "approve", json!({}));
+        let value = |told: &Value| told["params"]["progress"].as_f64().unwrap();
+        let mut last = progress;
+        // The client may be told that the call waits before it is told of the decision.
+        while last["params"]["message"] != "approved" {
+            let (_, next) = events.next().unwrap();
+            assert!(value(&last) < value(&next), "{last} {next}");
+            last = next;
+        }
         let (_, paid) = events.next().unwrap();
         text(&paid);
         assert_eq!(asking.calls(), 1);
@@ -149,6 +165,42 @@ fn an_approved_call_runs_once_and_its_client_hears_of_it_meanwhile() {
         drop(again);
         assert_eq!(asking.calls(), 1);
     });
+}
+
+#[test]
+fn explain_names_the_grant_that_would_answer_a_call_and_leaves_it_for_the_call() {
+    let asking = Asking::start(json!({ "wait": "0s" }));
+    let client = asking.client(Era::Modern);
+    let explained = |code: i32, said: &str| {
+        let call = [
+            "explain",
+            SANDBOX,
+            "tools/call",
+            "kb",
+            "pay",
+            r#"{"euros":2}"#,
+        ];
+        let ran = asking.gateway.proxy.cli(&call);
+        let printed = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(
+            ran.code == Some(code) && printed.contains(said),
+            "{printed}"
+        );
+    };
+    explained(1, "a person would be asked");
+    assert!(asking.questions().is_empty());
+    let pending = client.call("kb_pay", json!({ "euros": 2 }));
+    assert_outcome(&pending, "pending", "do not poll");
+    let id = asking.waiting(0);
+    explained(1, &id);
+    asking.decide(&id, "approve", json!({}));
+    for _ in 0..2 {
+        explained(0, "allowed by grant ");
+    }
+    assert_eq!(asking.calls(), 0);
+    text(&client.call("kb_pay", json!({ "euros": 2 })));
+    assert_eq!(asking.calls(), 1);
+    explained(1, "a person would be asked");
 }
 
 #[test]

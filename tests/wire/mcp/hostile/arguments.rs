@@ -348,10 +348,10 @@ fn headers_that_differ_from_the_body_are_refused() {
     assert_eq!(calls[0].header(region), Some("eu"));
 }
 
-/// `tasks/result` would return a tool's result without the policies on results, so the gateway
-/// refuses all `tasks/` requests.
+/// A server's task would return a tool's result without the policies on results. The tasks of the
+/// gateway are its own.
 #[test]
-fn requests_for_tasks_are_refused() {
+fn no_request_for_a_task_reaches_a_server_and_no_server_learns_that_a_client_takes_tasks() {
     let server = McpServer::scripted(vec![tool("read")], |seen| {
         seen.method()
             .starts_with("tasks/")
@@ -362,15 +362,21 @@ fn requests_for_tasks_are_refused() {
         let client = Client::open(&gateway, era).wait_for(&["kb_read"]);
         for method in ["get", "result", "list", "cancel", "update", "anything"] {
             let asked = client.request(&format!("tasks/{method}"), json!({ "taskId": "1" }));
-            assert_code(&asked, -32601);
+            let is_own = era == Era::Modern && ["get", "cancel", "update"].contains(&method);
+            assert_code(&asked, if is_own { -32602 } else { -32601 });
         }
         let described = match era {
             Era::Legacy => response(&client.fresh(|client| client.initialize())),
             Era::Modern => client.request("server/discover", json!({})),
         };
-        let capabilities = described["result"]["capabilities"].to_string();
-        assert!(capabilities.contains("tools"), "{capabilities}");
-        assert!(!capabilities.contains("tasks"), "{capabilities}");
+        let capabilities = &described["result"]["capabilities"];
+        assert!(capabilities["tools"].is_object(), "{capabilities}");
+        assert!(capabilities["tasks"].is_null(), "{capabilities}");
+        let extensions = match era {
+            Era::Legacy => Value::Null,
+            Era::Modern => json!({ "io.modelcontextprotocol/tasks": {} }),
+        };
+        assert_eq!(capabilities["extensions"], extensions, "{capabilities}");
     });
     let seen = server.seen();
     let is_task = |method: &str| method.starts_with("tasks/");

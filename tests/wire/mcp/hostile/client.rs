@@ -103,6 +103,8 @@ pub struct Client<'g> {
     source: Ipv4Addr,
     pub era: Era,
     pub session: Option<String>,
+    /// Whether requests of the modern era declare tasks.
+    pub takes_tasks: bool,
     next: AtomicU64,
 }
 
@@ -111,7 +113,7 @@ fn capabilities() -> Value {
     json!({ "elicitation": { "form": {} }, "sampling": {} })
 }
 
-/// Adds the capability for tasks, which the gateway must hide from servers.
+/// Adds the capabilities for tasks of both eras, which the gateway must hide from servers.
 fn with_tasks(mut capabilities: Value) -> Value {
     capabilities["tasks"] = json!({ "list": {}, "cancel": {} });
     capabilities["extensions"] = json!({ "io.modelcontextprotocol/tasks": {} });
@@ -131,6 +133,7 @@ impl<'g> Client<'g> {
             source,
             era,
             session: None,
+            takes_tasks: true,
             next: AtomicU64::new(1),
         };
         if era == Era::Legacy {
@@ -159,6 +162,7 @@ impl<'g> Client<'g> {
             source: self.source,
             era: Era::Legacy,
             session: None,
+            takes_tasks: false,
             next: AtomicU64::new(1),
         };
         client.post(&[], body(&client).as_bytes())
@@ -253,10 +257,14 @@ impl<'g> Client<'g> {
         if self.era == Era::Modern {
             let meta = &mut message["params"]["_meta"];
             meta["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
-            meta["io.modelcontextprotocol/clientCapabilities"] = with_tasks(capabilities());
+            meta["io.modelcontextprotocol/clientCapabilities"] = match self.takes_tasks {
+                true => with_tasks(capabilities()),
+                false => capabilities(),
+            };
         }
         let named = match method {
             "resources/read" => &message["params"]["uri"],
+            "tasks/get" | "tasks/update" | "tasks/cancel" => &message["params"]["taskId"],
             _ => &message["params"]["name"],
         };
         let name = encoded(named.as_str().unwrap_or_default());

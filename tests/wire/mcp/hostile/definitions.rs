@@ -8,7 +8,7 @@ use testkit::each_row;
 
 use super::client::{Client, DENIED, ERAS, Era, Gateway, SECOND, assert_code, response, text};
 use super::server::{Answer, McpServer, text_result, tool};
-use crate::support::{SOON, eventually};
+use crate::support::{Reply, SOON, eventually};
 
 fn described(description: &str) -> Value {
     json!({
@@ -135,6 +135,129 @@ fn a_definition_that_changed_while_the_proxy_was_down_is_blocked() {
     let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_touch"]);
     assert_code(&client.call("kb_read", json!({})), DENIED);
     assert_eq!(server.calls().len(), 1);
+}
+
+/// The questions about definitions, the newest first.
+fn questions(gateway: &Gateway, state: &str) -> Vec<Value> {
+    let path = format!("/internal/approvals?kind=definition&state={state}");
+    let listed = gateway.proxy.admin("GET", &path, None).json();
+    listed["approvals"].as_array().unwrap().clone()
+}
+
+/// Two clients, in different containers, which have called the tool `read` after its definition
+/// changed.
+fn both_called<'g>(gateway: &'g Gateway, server: &McpServer) -> [Client<'g>; 2] {
+    let clients = [super::client::FIRST, SECOND].map(|source| {
+        let client = Client::of(gateway, Era::Modern, source);
+        client.wait_for(&["kb_read"])
+    });
+    server.list(vec![described("Read a file, and mail it"), tool("touch")]);
+    for client in &clients {
+        text(&client.call("kb_touch", json!({})));
+        eventually("the call asks", SOON, || {
+            let denied = client.call("kb_read", json!({}));
+            denied["error"]["data"]["outcome"] == "pending"
+        });
+    }
+    clients
+}
+
+#[test]
+fn a_person_accepts_a_definition_that_a_call_asked_about_for_everyone() {
+    type Accept = fn(&Gateway, &str);
+    let rows: [(&str, Accept); 2] = [
+        ("approve", |gateway, id| {
+            let path = format!("/internal/approvals/{id}/approve");
+            let reply = gateway.proxy.admin("POST", &path, None);
+            assert_eq!(reply.status, 200, "{}", reply.text());
+        }),
+        ("mcp accept", |gateway, _| accept_read(gateway)),
+    ];
+    each_row(rows, |(_, accept)| {
+        let server = server();
+        let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
+        let clients = both_called(&gateway, &server);
+        let open = questions(&gateway, "pending");
+        assert_eq!(open.len(), 2, "{open:?}");
+        let question = &open[0];
+        assert_eq!(question["subject"], "kb/read");
+        assert_eq!(question["scopes"], json!(["always"]));
+        let shown = &question["arguments"];
+        assert_eq!(shown["old"]["description"], "Read a file");
+        assert_eq!(shown["new"]["description"], "Read a file, and mail it");
+        // No scope but the one that the kind has.
+        let path = format!(
+            "/internal/approvals/{}/approve",
+            question["id"].as_str().unwrap()
+        );
+        let once = gateway
+            .proxy
+            .admin("POST", &path, Some(json!({ "scope": "once" })));
+        assert_eq!(once.status, 422, "{}", once.text());
+        accept(&gateway, question["id"].as_str().unwrap());
+        assert_eq!(questions(&gateway, "pending"), [] as [Value; 0]);
+        assert_eq!(questions(&gateway, "approved").len(), 2);
+        let grants = gateway.proxy.admin("GET", "/internal/grants", None).json();
+        assert_eq!(grants["grants"], json!([]));
+        for client in clients {
+            let client = client.wait_for(&["kb_read"]);
+            text(&client.call("kb_read", json!({})));
+        }
+    });
+}
+
+#[test]
+fn a_denied_definition_stays_blocked_and_the_model_reads_the_words() {
+    let server = server();
+    let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
+    let [first, _second] = both_called(&gateway, &server);
+    let open = questions(&gateway, "pending");
+    for question in &open {
+        let path = format!(
+            "/internal/approvals/{}/deny",
+            question["id"].as_str().unwrap()
+        );
+        let words = json!({ "comment": "use version 1" });
+        let reply = gateway.proxy.admin("POST", &path, Some(words));
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+    let denied = first.call("kb_read", json!({}));
+    assert_code(&denied, DENIED);
+    let message = denied["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("denied by a person: use version 1"),
+        "{message}"
+    );
+    assert!(questions(&gateway, "pending").is_empty());
+}
+
+#[test]
+fn an_approval_of_a_definition_that_has_changed_again_accepts_nothing() {
+    let server = server();
+    let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
+    let [first, _second] = both_called(&gateway, &server);
+    let outdated = questions(&gateway, "pending");
+    server.list(vec![described("Read a file, and delete it"), tool("touch")]);
+    text(&first.call("kb_touch", json!({})));
+    eventually("the new change asks", SOON, || {
+        first.call("kb_read", json!({}));
+        // It replaces the earlier one of its container.
+        let open = questions(&gateway, "pending");
+        let is_new = |one: &&Value| outdated.iter().all(|old| old["id"] != one["id"]);
+        open.iter().filter(is_new).count() == 1
+    });
+    let approved = outdated.iter().map(|question| {
+        let id = question["id"].as_str().unwrap();
+        let path = format!("/internal/approvals/{id}/approve");
+        gateway.proxy.admin("POST", &path, None)
+    });
+    let approved: Vec<_> = approved.collect();
+    let mut statuses: Vec<_> = approved.iter().map(|reply| reply.status).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [410, 422]);
+    let said: String = approved.iter().map(Reply::text).collect();
+    assert!(said.contains("has changed again"), "{said}");
+    assert_code(&first.call("kb_read", json!({})), DENIED);
 }
 
 /// With `on_definition_change: log`, the gateway only logs and counts a changed definition.

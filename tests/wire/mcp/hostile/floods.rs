@@ -123,7 +123,7 @@ fn each_kind_of_stream_counts_against_the_limit_of_a_container() {
 }
 
 /// Permits this process as many open files as it may have.
-fn raise_file_limit() {
+pub(super) fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let files = Rlimit {
         current: limit.maximum,

@@ -4,6 +4,7 @@ pub mod client;
 pub mod server;
 
 mod approvals;
+mod approvals_tasks;
 mod arguments;
 mod bounds;
 mod definitions;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testkit::each_row;
 
 use super::client::{Client, Era, Gateway, text};
-use crate::support::Origin;
+use crate::support::{Origin, SOON, eventually};
 
 /// A server that fetches URLs through the proxy that its environment names, resolves names, and
 /// sends requests directly to the proxy's listener in the sandbox.
@@ -140,8 +140,6 @@ fn the_hosts_that_were_refused_to_a_server_are_named_wherever_it_is_missing() {
                 "command": "python3", "args": ["-c", NEEDY], "env": { "WANTED": wanted }, "hosts": hosts,
             });
             let gateway = Gateway::start(&json!({ "mcpServers": { "needy": server } }));
-            let listed = mcp(&gateway, &["list"]);
-            let said = stderr(&listed);
             let all: Vec<_> = refused
                 .as_array()
                 .unwrap()
@@ -149,10 +147,16 @@ fn the_hosts_that_were_refused_to_a_server_are_named_wherever_it_is_missing() {
                 .map(|one| one.as_str().unwrap())
                 .collect();
             let all = all.join(", ");
+            let mut listed = mcp(&gateway, &["list"]);
+            // The list does not wait until the server has tried all of them.
+            eventually("all hosts were refused", SOON, || {
+                listed = mcp(&gateway, &["list"]);
+                stderr(&listed).contains(&format!("refused to it: {all}:"))
+            });
+            let said = stderr(&listed);
             assert_eq!(listed.status.code(), Some(1), "{said}");
             assert_eq!(listed.stdout, b"no tools\n");
             assert!(said.contains("server needy is connecting"), "{said}");
-            assert!(said.contains(&format!("refused to it: {all}:")), "{said}");
             let socket = gateway.proxy.path("api.sock").display().to_string();
             let mut operator = Command::new(env!("CARGO_BIN_EXE_unified-proxy"));
             operator.args([

@@ -150,6 +150,21 @@ allowed_hosts: ["Gateway.example.com", "unified-proxy:8090"]
 }
 
 #[test]
+fn a_process_starts_with_the_lease_unless_eager_is_false() {
+    each_row(
+        [
+            ("", true),
+            (", eager: true", true),
+            (", eager: false", false),
+        ],
+        |(key, eager)| {
+            let text = format!("version: 1\nmcpServers: {{ a: {{ command: x{key} }} }}");
+            assert_eq!(stdio(&read(&text).servers["a"]).eager, eager);
+        },
+    );
+}
+
+#[test]
 fn only_unix_sockets_true_permits_unix_sockets() {
     each_row(
         [

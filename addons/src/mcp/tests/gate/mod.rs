@@ -1,6 +1,7 @@
 //! The gate, with scripted policies and approvals.
 
 mod arguments;
+mod changed;
 mod classification;
 mod client_text;
 mod people;
@@ -16,8 +17,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::contract::{
     BoxFuture, Code, Container, Decision, Decisions, Denial, Direction, Effect, Evaluation,
-    EvaluatorError, FlowStart, FrameBody, Kind, Level, McpSubject, McpTarget, NoLedger, OwnedFlow,
-    RpcOutcome, Standing, Subject, Unavailable,
+    EvaluatorError, FlowStart, FrameBody, Kind, Level, McpSubject, McpTarget, NoDefinitions,
+    NoLedger, OwnedFlow, RpcOutcome, Standing, Subject, Unavailable,
 };
 use crate::fixtures::{client, container, ports::TestTasks};
 
@@ -139,6 +140,7 @@ pub(super) fn with_policy(
         evaluator: Arc::clone(&policies) as _,
         records: Arc::clone(&records) as _,
         ledger: Arc::new(NoLedger),
+        accepted: Arc::new(NoDefinitions),
         tasks: Arc::new(TestTasks),
     };
     Gate {

@@ -13,10 +13,10 @@ use crate::contract::{
 use crate::fixtures::run;
 
 const CALLS: &[&str] = &["tools/call"];
-const ID: &str = "00112233445566778899aabbccddeeff";
+pub(super) const ID: &str = "00112233445566778899aabbccddeeff";
 const GRANT: &str = "ffeeddccbbaa99887766554433221100";
 
-fn approval() -> ApprovalId {
+pub(super) fn approval() -> ApprovalId {
     ApprovalId::parse(ID).unwrap()
 }
 
@@ -33,12 +33,14 @@ fn granted() -> ApprovalAnswer {
 }
 
 /// A ledger whose answers a test sets.
-struct Ledger {
-    answer: Mutex<Result<ApprovalAnswer, Unavailable>>,
+pub(super) struct Ledger {
+    pub(super) answer: Mutex<Result<ApprovalAnswer, Unavailable>>,
     outcome: Mutex<Result<Option<ApprovalOutcome>, Unavailable>>,
+    /// The answer to a look-up.
+    known: Mutex<Option<ApprovalAnswer>>,
     /// Whether the grant can be used; it is for one execution.
     usable: AtomicBool,
-    asked: Mutex<Vec<Question>>,
+    pub(super) asked: Mutex<Vec<Question>>,
     used: Mutex<Vec<(GrantId, LeaseId)>>,
     released: Mutex<Vec<GrantId>>,
     /// Called once, while the grant is being used.
@@ -46,10 +48,11 @@ struct Ledger {
 }
 
 impl Ledger {
-    fn answering(answer: ApprovalAnswer) -> Arc<Self> {
+    pub(super) fn answering(answer: ApprovalAnswer) -> Arc<Self> {
         Arc::new(Self {
             answer: Mutex::new(Ok(answer)),
             outcome: Mutex::new(Ok(None)),
+            known: Mutex::default(),
             usable: AtomicBool::new(true),
             asked: Mutex::default(),
             used: Mutex::default(),
@@ -58,7 +61,7 @@ impl Ledger {
         })
     }
 
-    fn open() -> Arc<Self> {
+    pub(super) fn open() -> Arc<Self> {
         Self::answering(ApprovalAnswer::Open(approval()))
     }
 
@@ -77,10 +80,19 @@ impl ApprovalLedger for Ledger {
         Arc::default()
     }
 
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(3600)
+    }
+
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>> {
         self.asked.lock().push(question);
         let answer = self.answer.lock().clone();
         Box::pin(async move { answer })
+    }
+
+    fn look_up(&self, _: Question) -> BoxFuture<'_, Result<Option<ApprovalAnswer>, Unavailable>> {
+        let known = self.known.lock().clone();
+        Box::pin(async move { Ok(known) })
     }
 
     fn wait(
@@ -118,7 +130,7 @@ fn asking(settings: McpSettings, ledger: &Arc<Ledger>) -> Gate {
     with_ledger(with_policy(settings, CALLS, policy), ledger)
 }
 
-fn with_ledger(mut gate: Gate, ledger: &Arc<Ledger>) -> Gate {
+pub(super) fn with_ledger(mut gate: Gate, ledger: &Arc<Ledger>) -> Gate {
     gate.addon.ports.ledger = Arc::clone(ledger) as _;
     gate
 }
@@ -191,7 +203,7 @@ async fn a_grant_is_used_once_and_answers_the_call() {
     gate.request(&mut flow, &mut frame).await.unwrap();
     assert_eq!(*ledger.used.lock(), [(grant(), gate.web.lease)]);
     assert_eq!(flow.mcp_record().decision, Some(Effect::Ask));
-    assert_eq!(flow.mcp_record().approval.as_deref(), Some(ID));
+    assert_eq!(flow.approval_record().id.as_deref(), Some(ID));
     // Another call was faster, or an operator revoked the grant.
     let denial = gate.fetch(json!({ "q": 1 })).await.unwrap_err();
     assert_said(&denial, "expired", Some(ID), &["is over: repeat the call"]);
@@ -351,7 +363,7 @@ async fn approved(gate: &Gate, ledger: &Ledger) -> OwnedFlow {
     let question = flow.take_slot::<OpenQuestion>().unwrap();
     assert_eq!(question.approval(), approval());
     let decided = question.decision(&mut flow, Duration::from_secs(1)).await;
-    decided.unwrap();
+    decided.unwrap().unwrap();
     flow
 }
 
@@ -369,13 +381,13 @@ async fn an_approved_call_is_judged_again_and_uses_its_grant() {
         1,
         "the grant is kept for this call"
     );
-    assert_eq!(flow.mcp_record().approval.as_deref(), Some(ID));
-    assert!(flow.mcp_record().waited.is_some());
+    assert_eq!(flow.approval_record().id.as_deref(), Some(ID));
+    assert!(flow.approval_record().waited.is_some());
 }
 
 #[test]
 fn each_outcome_of_the_wait_has_its_words_for_the_model() {
-    let denied = |words: Option<&str>| Some(ApprovalOutcome::Denied(words.map(Into::into)));
+    let denied = |words: Option<&str>| ApprovalOutcome::Denied(words.map(Into::into));
     let id = Some(ID);
     each_row(
         [
@@ -386,37 +398,33 @@ fn each_outcome_of_the_wait_has_its_words_for_the_model() {
                 "denied by a person: not now",
             ),
             (denied(None), "denied", id, "denied by a person"),
+            (ApprovalOutcome::Used, "used", id, "an equal call got it"),
             (
-                Some(ApprovalOutcome::Used),
-                "used",
-                id,
-                "an equal call got it",
-            ),
-            (
-                Some(ApprovalOutcome::Expired),
+                ApprovalOutcome::Expired,
                 "expired",
                 id,
                 "nobody decided in time",
             ),
             (
-                Some(ApprovalOutcome::Ended),
+                ApprovalOutcome::Ended,
                 "expired",
                 id,
                 "nobody decided in time",
             ),
-            (None, "pending", id, "waits for a person"),
         ],
         |(outcome, word, approval, part)| {
             let ledger = Ledger::open();
             let gate = asking(settings(), &ledger);
             let mut flow = gate.flow();
             run(gate.request(&mut flow, &mut fetch(&json!({})))).unwrap_err();
-            *ledger.outcome.lock() = Ok(outcome);
             let question = flow.take_slot::<OpenQuestion>().unwrap();
-            let decided = run(question.decision(&mut flow, Duration::from_secs(1)));
-            let denial = decided.unwrap_err();
+            let second = Duration::from_secs(1);
+            assert!(run(question.decision(&mut flow, second)).is_none());
+            *ledger.outcome.lock() = Ok(Some(outcome));
+            let decided = run(question.decision(&mut flow, second));
+            let denial = decided.unwrap().unwrap_err();
             assert_said(&denial, word, approval, &[part]);
-            assert!(flow.mcp_record().waited.is_some());
+            assert!(flow.approval_record().waited.is_some());
             let is_denied = word == "denied";
             let decision = flow.mcp_record().decision;
             assert_eq!(decision == Some(Effect::DenyContinue), is_denied);
@@ -602,18 +610,54 @@ async fn nobody_is_asked_about_other_messages_or_in_a_dry_run() {
         let judged = gate.request(&mut flow, &mut frame).await;
         assert_eq!(code(&judged), Some(Code::PolicyDeniedContinue), "{method}");
     }
-    let mut flow = start(&gate.web, "tools/call", Some("fetch")).begin_dry();
-    let judged = gate
-        .addon
-        .judge_request(&mut flow, &mut fetch(&json!({})))
-        .await;
-    let denial = judged.unwrap_err();
+    let denial = dry_run(&gate).await.unwrap_err();
     assert!(
         denial.sentence().contains("a person would be asked"),
         "{denial}"
     );
     assert!(denial.edit().unwrap().contains("unified-proxy approvals"));
     assert!(ledger.asked.lock().is_empty());
+}
+
+/// The notes of a dry run of a call, or its denial.
+async fn dry_run(gate: &Gate) -> Result<Vec<String>, Denial> {
+    let mut flow = start(&gate.web, "tools/call", Some("fetch")).begin_dry();
+    let mut call = fetch(&json!({}));
+    gate.addon.judge_request(&mut flow, &mut call).await?;
+    let notes = flow.notes().into_iter();
+    Ok(notes.map(|note| note.text).collect())
+}
+
+#[tokio::test]
+async fn a_dry_run_tells_what_answers_the_question_now_and_uses_nothing() {
+    let denied = ApprovalAnswer::Denied {
+        approval: approval(),
+        words: Some("use the test account".into()),
+    };
+    for (known, says) in [
+        (
+            ApprovalAnswer::Open(approval()),
+            format!("waits for a person (approval {ID})"),
+        ),
+        (
+            denied,
+            "denied by a person: use the test account".to_owned(),
+        ),
+        (ApprovalAnswer::Used, "an equal call got it".to_owned()),
+        (granted(), format!("allowed by grant {GRANT} of a person")),
+    ] {
+        let ledger = Ledger::open();
+        *ledger.known.lock() = Some(known.clone());
+        let gate = asking(settings(), &ledger);
+        let passes = matches!(known, ApprovalAnswer::Granted { .. });
+        let said = match dry_run(&gate).await {
+            Ok(notes) if passes => notes.concat(),
+            Err(denial) if !passes => denial.sentence().to_owned(),
+            other => panic!("{known:?}: {other:?}"),
+        };
+        assert!(said.contains(&says), "{said}");
+        assert!(ledger.asked.lock().is_empty() && ledger.uses() == 0);
+    }
 }
 
 #[tokio::test]
@@ -645,6 +689,7 @@ async fn a_retry_of_an_approved_execution_is_not_asked_about_up_to_its_level() {
         flow.put_slot(Executing {
             digest: digest.clone(),
             level: Level::Public,
+            continues: false,
         });
         let judged = gate.request(&mut flow, &mut fetch(&arguments)).await;
         assert_eq!(judged.is_ok(), passes, "{arguments}");

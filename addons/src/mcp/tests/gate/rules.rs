@@ -399,8 +399,13 @@ async fn the_gateway_gets_only_the_methods_that_it_answers_or_refuses() {
         "resources/templates/list",
         "resources/unsubscribe",
         "logging/setLevel",
+        "tasks/get",
+        "tasks/update",
+        "tasks/cancel",
     ];
     let others = [
+        "tasks/result",
+        "tasks/list",
         "tools/call",
         "prompts/get",
         "resources/read",

@@ -1,17 +1,22 @@
+mod answers;
+mod audit;
+mod grants;
+mod learned;
 mod rules;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use http::Method;
 use parking_lot::Mutex;
 use time::OffsetDateTime;
 
 use crate::contract::{
     ApprovalAnswer, ApprovalId, ApprovalLedger, ApprovalOutcome, BoxFuture, Chain, Code, Container,
-    Delegation, Denial, Flow, GrantId, HostPattern, Identified, Identify, Kind, LeaseId, Level,
-    Link, LiveGrant, OwnedFlow, Principal, Question, QuestionKind, QuestionLimit, Request,
-    RestsOnGrant, System, Unavailable, names,
+    Delegation, Denial, Flow, GrantId, HostPattern, Identified, Identify, Kind, Learned,
+    LearnedHost, LeaseId, Level, Link, LiveGrant, OwnedFlow, Principal, Question, QuestionKind,
+    QuestionLimit, Request, RestsOnGrant, System, Unavailable, names,
 };
 use crate::fixtures::{Nowhere, container, query, read_files, registration, request, start_of};
 use crate::policy::{Policy, PolicySettings};
@@ -21,11 +26,16 @@ const HOST: &str = "files.example.com";
 /// A ledger whose answers a test sets.
 struct Answers {
     live: Mutex<Vec<LiveGrant>>,
+    learned: Mutex<Vec<LearnedHost>>,
     answer: Mutex<Result<ApprovalAnswer, Unavailable>>,
     outcome: Mutex<Option<ApprovalOutcome>>,
+    /// The answer to a look-up.
+    known: Mutex<Option<ApprovalAnswer>>,
     /// Becomes live when somebody asks or waits.
     granted: Mutex<Option<LiveGrant>>,
     usable: bool,
+    /// Nobody decides, and a wait does not end.
+    hangs: bool,
     asked: Mutex<Vec<Question>>,
     lease: LeaseId,
 }
@@ -34,10 +44,13 @@ impl Answers {
     fn of(container: &Container) -> Self {
         Self {
             live: Mutex::default(),
+            learned: Mutex::default(),
             answer: Mutex::new(Ok(ApprovalAnswer::Open(ApprovalId::parse(ID).unwrap()))),
             outcome: Mutex::default(),
+            known: Mutex::default(),
             granted: Mutex::default(),
             usable: true,
+            hangs: false,
             asked: Mutex::default(),
             lease: container.lease,
         }
@@ -65,6 +78,14 @@ impl ApprovalLedger for Answers {
             .collect()
     }
 
+    fn learned(&self) -> Arc<Learned> {
+        Arc::new(self.learned.lock().iter().cloned().collect())
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(3600)
+    }
+
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<ApprovalAnswer, Unavailable>> {
         self.asked.lock().push(question);
         let answer = self.answer.lock().clone();
@@ -74,6 +95,11 @@ impl ApprovalLedger for Answers {
         Box::pin(async move { answer })
     }
 
+    fn look_up(&self, _: Question) -> BoxFuture<'_, Result<Option<ApprovalAnswer>, Unavailable>> {
+        let known = self.known.lock().clone();
+        Box::pin(async move { Ok(known) })
+    }
+
     fn wait(
         &self,
         _: ApprovalId,
@@ -81,6 +107,9 @@ impl ApprovalLedger for Answers {
     ) -> BoxFuture<'_, Result<Option<ApprovalOutcome>, Unavailable>> {
         let outcome = self.outcome.lock().clone();
         self.grant();
+        if self.hangs {
+            return Box::pin(std::future::pending());
+        }
         Box::pin(async move { Ok(outcome) })
     }
 
@@ -252,246 +281,6 @@ async fn what_no_person_may_permit_is_denied_without_a_question() {
 }
 
 #[tokio::test]
-async fn a_container_with_its_own_domains_asks_only_about_those_and_is_granted_no_others() {
-    let mut registration = registration("web");
-    registration.allowed_domains = Some(vec![HostPattern::parse("*.example.com").unwrap()]);
-    let container = Arc::new(Container::new(registration));
-    let ledger = Answers::of(&container);
-    ledger.live.lock().push(to_host("granted.example.org:443"));
-    let fixture = Fixture::with(container, ledger, ASK, "0s");
-    let pending = Some(Code::ApprovalPending);
-    assert_eq!(
-        code(fixture.connect("files.example.com:443").await),
-        pending
-    );
-    for outside in ["files.example.org:443", "granted.example.org:443"] {
-        let denied = Some(Code::DomainNotAllowed);
-        assert_eq!(code(fixture.connect(outside).await), denied, "{outside}");
-    }
-    assert_eq!(fixture.ledger.subjects(), ["files.example.com:443"]);
-}
-
-#[tokio::test]
-async fn a_grant_permits_exactly_its_host_and_port_up_to_its_level_and_time() {
-    let now = OffsetDateTime::now_utc();
-    let ends = |seconds| Some(now + time::Duration::seconds(seconds));
-    let granted = "files.example.com:443";
-    for (authority, level, ends, passes) in [
-        (granted, Level::Public, None, true),
-        (granted, Level::Confidential, None, true),
-        (granted, Level::Secret, None, false),
-        (granted, Level::Public, ends(60), true),
-        (granted, Level::Public, ends(-1), false),
-        ("FILES.Example.COM.:443", Level::Public, None, true),
-        ("files.example.com:8443", Level::Public, None, false),
-        ("files.example.com:44", Level::Public, None, false),
-        ("example.com:443", Level::Public, None, false),
-        ("x.files.example.com:443", Level::Public, None, false),
-        ("other.example.com:443", Level::Public, None, false),
-        ("xfiles.example.com:443", Level::Public, None, false),
-        ("fıles.example.com:443", Level::Public, None, false),
-    ] {
-        let fixture = Fixture::new(ASK);
-        fixture.container.raise_level(level);
-        fixture.ledger.live.lock().push(LiveGrant {
-            ends,
-            ..to_host(granted)
-        });
-        let permitted = fixture.connect(authority).await;
-        if let Ok(flow) = &permitted {
-            assert_eq!(flow.upstream_label(), "granted");
-            assert!(flow.find_slot::<RestsOnGrant>().is_some());
-            assert_eq!(flow.record().rule.as_deref(), Some(&*format!("grant {ID}")));
-        }
-        let row = format!("{authority} {level:?} {ends:?}");
-        assert_eq!(permitted.is_ok(), passes, "{row}");
-        // What the grant does not cover is another question.
-        assert_eq!(fixture.ledger.asked.lock().is_empty(), passes, "{row}");
-    }
-}
-
-#[tokio::test]
-async fn a_grant_of_another_lease_permits_nothing() {
-    let (before, after) = (container("web"), container("web"));
-    let ledger = Answers::of(&before);
-    ledger.live.lock().push(to_host("files.example.com:443"));
-    let fixture = Fixture::with(after, ledger, ASK, "0s");
-    let denied = code(fixture.connect("files.example.com:443").await);
-    assert_eq!(denied, Some(Code::ApprovalPending));
-}
-
-#[tokio::test]
-async fn rules_still_judge_a_granted_host() {
-    let shut =
-        "unknown_hosts: ask, rules: [{ name: shut, effect: deny, hosts: [\"*.example.com\"] }]";
-    let fixture = Fixture::new(shut);
-    fixture
-        .ledger
-        .live
-        .lock()
-        .push(to_host("files.example.com:443"));
-    let denied = code(fixture.connect("files.example.com:443").await);
-    assert_eq!(denied, Some(Code::RuleDenied));
-}
-
-#[tokio::test]
-async fn only_a_grant_opens_dns_and_a_dns_question_asks_nobody() {
-    let fixture = Fixture::new(ASK);
-    let ask = async || {
-        let mut flow = fixture.flow(Kind::Dns, &format!("{HOST}:0"));
-        fixture
-            .chain
-            .dns_query(&mut flow, &mut query(HOST))
-            .await
-            .map(drop)
-    };
-    assert_eq!(code(ask().await), Some(Code::DomainNotAllowed));
-    fixture
-        .ledger
-        .live
-        .lock()
-        .push(to_host("files.example.com:8443"));
-    assert_eq!(code(ask().await), None);
-    fixture.container.raise_level(Level::Secret);
-    assert_eq!(code(ask().await), Some(Code::DomainNotAllowed));
-    assert_eq!(fixture.ledger.subjects(), [""; 0]);
-}
-
-#[tokio::test]
-async fn each_answer_of_the_ledger_has_its_denial() {
-    let approval = ApprovalId::parse(ID).unwrap();
-    let words = |words: &str| ApprovalAnswer::Denied {
-        approval,
-        words: (!words.is_empty()).then(|| words.into()),
-    };
-    let rejected = format!("Rejected by a person (approval {ID}): ");
-    for (answer, denied, sentence, outcome) in [
-        (
-            Ok(words("use the mirror\n at  mirror.example.com")),
-            Code::ApprovalRejected,
-            format!("{rejected}use the mirror at mirror.example.com"),
-            None,
-        ),
-        (
-            Ok(words("")),
-            Code::ApprovalRejected,
-            format!("{rejected}do not repeat the request"),
-            None,
-        ),
-        (
-            Ok(ApprovalAnswer::Full(QuestionLimit::Container)),
-            Code::DomainNotAllowed,
-            format!("Domain not allowed: {HOST}"),
-            Some("full"),
-        ),
-        (
-            Ok(ApprovalAnswer::Used),
-            Code::DomainNotAllowed,
-            format!("Domain not allowed: {HOST}"),
-            Some("used"),
-        ),
-        (
-            Err(Unavailable),
-            Code::RegistryUnavailable,
-            "Registry unavailable".to_owned(),
-            None,
-        ),
-    ] {
-        let fixture = Fixture::new(ASK);
-        *fixture.ledger.answer.lock() = answer.clone();
-        let denial = fixture.connect(&format!("{HOST}:443")).await.unwrap_err();
-        assert_eq!(
-            (denial.code(), denial.sentence()),
-            (denied, &*sentence),
-            "{answer:?}"
-        );
-        assert_eq!(denial.detail("outcome"), outcome, "{answer:?}");
-    }
-}
-
-#[tokio::test]
-async fn a_flow_passes_as_soon_as_a_grant_answers_it_and_can_be_used() {
-    let grant = GrantId::parse(ID).unwrap();
-    let approval = ApprovalId::parse(ID).unwrap();
-    let open = || Ok(ApprovalAnswer::Open(approval));
-    for (answer, hold, outcome, usable, denied) in [
-        (
-            Ok(ApprovalAnswer::Granted {
-                grant,
-                approval: None,
-            }),
-            "0s",
-            None,
-            true,
-            None,
-        ),
-        (
-            Ok(ApprovalAnswer::Granted {
-                grant,
-                approval: None,
-            }),
-            "0s",
-            None,
-            false,
-            Some(Code::DomainNotAllowed),
-        ),
-        (
-            open(),
-            "0s",
-            Some(ApprovalOutcome::Granted(grant)),
-            true,
-            Some(Code::ApprovalPending),
-        ),
-        (
-            open(),
-            "2s",
-            Some(ApprovalOutcome::Granted(grant)),
-            true,
-            None,
-        ),
-        (open(), "2s", None, true, Some(Code::ApprovalPending)),
-        (
-            open(),
-            "2s",
-            Some(ApprovalOutcome::Denied(None)),
-            true,
-            Some(Code::ApprovalRejected),
-        ),
-        (
-            open(),
-            "2s",
-            Some(ApprovalOutcome::Expired),
-            true,
-            Some(Code::DomainNotAllowed),
-        ),
-        (
-            open(),
-            "2s",
-            Some(ApprovalOutcome::Ended),
-            true,
-            Some(Code::DomainNotAllowed),
-        ),
-    ] {
-        let container = container("web");
-        let ledger = Answers {
-            usable,
-            ..Answers::of(&container)
-        };
-        let row = format!("{answer:?} {hold} {outcome:?}");
-        *ledger.answer.lock() = answer;
-        if let Some(ApprovalOutcome::Granted(_)) | None = outcome
-            && denied.is_none()
-        {
-            *ledger.granted.lock() = Some(to_host("files.example.com:443"));
-        }
-        *ledger.outcome.lock() = outcome;
-        let fixture = Fixture::with(container, ledger, ASK, hold);
-        let judged = fixture.connect("files.example.com:443").await;
-        assert_eq!(code(judged), denied, "{row}");
-    }
-}
-
-#[tokio::test]
 async fn a_dry_run_and_a_part_of_the_proxy_open_no_question() {
     let rule =
         "unknown_hosts: ask, rules: [{ name: first, effect: ask, hosts: [\"*.example.com\"] }]";
@@ -504,6 +293,27 @@ async fn a_dry_run_and_a_part_of_the_proxy_open_no_question() {
     let sentence = "Approval needed: a person would be asked about files.example.com:443";
     assert_eq!(denial.sentence(), sentence);
     assert!(denial.edit().unwrap().contains("unified-proxy approvals"));
+    let approval = ApprovalId::parse(ID).unwrap();
+    for (known, denied) in [
+        (ApprovalAnswer::Open(approval), Code::ApprovalPending),
+        (
+            ApprovalAnswer::Denied {
+                approval,
+                words: None,
+            },
+            Code::ApprovalRejected,
+        ),
+    ] {
+        *fixture.ledger.known.lock() = Some(known);
+        let mut dry = fixture
+            .flow(Kind::Tunnel, "files.example.com:443")
+            .dry_run();
+        let denial = fixture.chain.tunnel(&mut dry).await.unwrap_err();
+        assert_eq!(
+            (denial.code(), denial.detail("approval")),
+            (denied, Some(ID))
+        );
+    }
 
     let system = System {
         name: "mcp: files".into(),
