@@ -8,6 +8,7 @@ mod drain;
 mod exchange;
 mod filtering;
 mod headers;
+mod held;
 mod idle;
 mod inspection;
 mod origin_form;

@@ -5,10 +5,9 @@ use std::mem::take;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use addons::contract::{
-    Code, Denial, Judges, Kind, Level, LiveFlow, Request as Head, ResolvePermit, Verdict, names,
+    Code, Denial, Judges, Kind, LiveFlow, Request as Head, ResolvePermit, names,
 };
 use addons::git::as_git_shows;
 use http::header::{CONTENT_LENGTH, EXPECT};
@@ -24,8 +23,8 @@ use super::destination::{Ingress, destination};
 use super::drain::{Denied, drain};
 use super::exchange::Exchange;
 use super::headers::{Upgrade, read_head};
+use super::held;
 use super::outgoing::{deny_clear_text_secrets, outgoing, transmit, within};
-use super::permission::Permission;
 use super::reply::{self, Reply};
 use super::request_body::RequestBody;
 use super::session::Session;
@@ -185,14 +184,14 @@ impl PendingRequest {
     /// judges the destination, as for a CONNECT.
     pub async fn judge(&mut self, exchange: &mut Exchange) -> Result<ResolvePermit, Denial> {
         if self.is_absolute_form {
-            Box::pin(judge_destination(exchange)).await?;
+            Box::pin(held::judge_destination(exchange)).await?;
         }
         let (live, idle) = (&mut exchange.live, &exchange.session.idle);
-        let waited = waited(live);
+        let waited = held::waited(live);
         let request = live.chain.request(&mut live.flow, &mut self.head);
         let permit = idle.held(request).await?;
-        if self::waited(live) != waited {
-            in_force(exchange)?;
+        if held::waited(live) != waited {
+            held::in_force(exchange)?;
         }
         let live = &mut exchange.live;
         exchange.session.is_bound(&live.flow)?;
@@ -353,49 +352,6 @@ impl PendingRequest {
             _ if self.head.websocket => Want::Websocket,
             Version::HTTP_2 => Want::Http2,
             _ => Want::Http1,
-        }
-    }
-}
-
-/// Lets the chain judge the destination of a request in absolute form, and records the permission. If
-/// the configuration, the security level or the grant may have changed meanwhile, for example while
-/// the request was held for a person, judges the permission once more.
-async fn judge_destination(exchange: &mut Exchange) -> Result<(), Denial> {
-    let (live, session) = (&mut exchange.live, &exchange.session);
-    let container = session.container.as_ref();
-    let level = container.map_or(Level::Public, |container| container.level());
-    let judging = live.chain.tunnel(&mut live.flow);
-    session.idle.held(judging).await?;
-    let permission = Permission::of(&live.flow, &exchange.snapshot);
-    let permission = permission.map(|permission| Permission {
-        level,
-        // The chain judges the handshake of a WebSocket afterwards.
-        websocket: None,
-        ..permission
-    });
-    // Recorded first: a change from now on makes the connection judge the permission.
-    session.latest_permission.lock().clone_from(&permission);
-    match permission {
-        Some(permission) => session.judge_if_outdated(&permission).await,
-        None => Ok(()),
-    }
-}
-
-/// How long the request was held for a person.
-fn waited(live: &mut LiveFlow) -> Option<Duration> {
-    live.record().approval.as_ref()?.waited
-}
-
-/// Denies a request that was judged by rules which are no longer in force, since it was held for a
-/// person. Its approval is for a time, so the repeated request is judged by the new rules.
-fn in_force(exchange: &Exchange) -> Verdict {
-    let current = exchange.session.service.snapshot().generation();
-    match current == exchange.snapshot.generation() {
-        true => Ok(()),
-        false => {
-            let sentence =
-                "The configuration changed while the request waited for approval: repeat it";
-            Err(Denial::new(Code::ApprovalPending, sentence).by(names::PROXY))
         }
     }
 }

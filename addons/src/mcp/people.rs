@@ -14,7 +14,8 @@ use crate::contract::{
     Executing, Flow, GrantId, Level, Question, QuestionKind, Topic, Unavailable, Verdict, names,
 };
 
-/// When an agent repeats a call that nobody decided about. Agents that repeat sooner poll.
+/// When an agent should repeat a call about which no decision came. It is long, so that agents do not
+/// poll.
 const REPEAT_AFTER: &str = "5 minutes";
 
 /// A call about which a person can be asked.
@@ -24,7 +25,8 @@ pub(super) struct Asking<'c> {
     pub(super) params: &'c RawValue,
 }
 
-/// A question that waits for a person, in the slot of a flow that was denied for now.
+/// A question that waits for a person, in a slot of the flow of its call. The chain denied that flow;
+/// after an approval, it judges it again.
 pub struct OpenQuestion {
     approval: ApprovalId,
     digest: Box<str>,
@@ -109,7 +111,7 @@ impl Mcp {
         }
         let (grant, approval, promise) = match flow.take_slot::<Approved>() {
             Some(approved) if approved.digest != digest || level > approved.level => {
-                return Err(denials.changed(approved.approval));
+                return Err(denials.changed(Some(approved.approval)));
             }
             Some(approved) => {
                 let promise = approved.grant;
@@ -253,7 +255,7 @@ impl Mcp {
         drop(answer.promise);
         let level = answer.level.max(classification);
         if container.level() > level {
-            return Err(answer.denials.level_rose());
+            return Err(answer.denials.changed(answer.approval));
         }
         flow.put_slot(Executing {
             digest: answer.digest,
@@ -309,7 +311,7 @@ impl OpenQuestion {
         self.denials.unsent(self.approval)
     }
 
-    /// The denial of a call about which nobody decided in time.
+    /// The denial of a call whose question has expired.
     pub fn expired(&self) -> Denial {
         self.denials.ended(Some(self.approval))
     }
@@ -368,15 +370,9 @@ impl AskDenials {
         self.deny(Some("pending"), Some(approval), sentence)
     }
 
-    fn level_rose(&self) -> Denial {
-        let sentence =
-            "approved, but the security level rose meanwhile: repeat the call to ask again";
-        self.deny(Some("used"), None, sentence)
-    }
-
-    fn changed(&self, approval: ApprovalId) -> Denial {
+    fn changed(&self, approval: Option<ApprovalId>) -> Denial {
         let sentence = "approved, but the policies, the tool, its arguments or the security level changed meanwhile: repeat the call to ask again";
-        self.deny(Some("expired"), Some(approval), sentence)
+        self.deny(Some("expired"), approval, sentence)
     }
 
     fn used(&self, approval: Option<ApprovalId>) -> Denial {

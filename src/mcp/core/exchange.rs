@@ -161,7 +161,7 @@ impl Core {
 /// What a call carries from one judgement of its request to the next.
 #[derive(Default)]
 pub(super) struct Attempt {
-    /// The request was denied for now, since a person must decide about it: an [`OpenQuestion`] is
+    /// The request was not sent, since a person must decide about it first: an [`OpenQuestion`] is
     /// in its flow.
     pub asked: Option<Box<Refused>>,
     /// The same request after a person approved it. The denial is for a call that is not sent.

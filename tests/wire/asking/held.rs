@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Asking, decide};
-use crate::support::{SOON, Setup, eventually};
+use crate::support::{Reply, SOON, Setup, eventually};
 
 fn holds(setup: &mut Setup) {
     setup.proxy["approvals"] = json!({ "hold": "8s" });
@@ -75,6 +75,43 @@ fn try_over_a_reload(policy: &Value) -> (u16, Value) {
 fn a_reload_does_not_cut_off_a_held_request_in_absolute_form() {
     let same = json!({ "unknown_hosts": "ask" });
     assert_eq!(held_over_a_reload(&same), (200, Value::Null));
+}
+
+const PUT: &str = "PUT /echo HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 0\r\n\r\n";
+
+/// The reply to a request about which a rule asks, held over a reload that adds a rule before it.
+fn held_by_a_rule(first: &Value) -> Reply {
+    let asks = json!({
+        "name": "writes", "effect": "ask", "hosts": ["api.example.com"], "methods": ["PUT"],
+    });
+    let policy = |rules: &[&Value]| json!({ "version": 1, "policy": { "rules": rules } });
+    let asking = Asking::start(|setup| {
+        holds(setup);
+        setup.policy = Some(policy(&[&asks]));
+    });
+    std::thread::scope(|scope| {
+        let sent = scope.spawn(|| asking.proxy.https("api.example.com", PUT));
+        let id = held(&asking);
+        let file = policy(&[first, &asks]).to_string();
+        std::fs::write(asking.proxy.path("config/policy.yaml"), file).unwrap();
+        reload(&asking);
+        decide(&asking.proxy, &id, "approve", json!({}));
+        let reply = sent.join().unwrap();
+        asking.origin.assert_untouched();
+        reply
+    })
+}
+
+#[test]
+fn a_held_request_is_not_sent_by_rules_that_are_no_longer_in_force() {
+    for effect in ["deny", "allow"] {
+        let first = json!({
+            "name": "first", "effect": effect, "hosts": ["api.example.com"], "methods": ["PUT"],
+        });
+        let reply = held_by_a_rule(&first);
+        assert_eq!(reply.status, 403, "{effect}");
+        assert_eq!(reply.json()["code"], "approval_pending", "{effect}");
+    }
 }
 
 #[test]

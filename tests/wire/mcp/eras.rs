@@ -1,5 +1,6 @@
 //! Clients of either era with servers of either era.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -89,5 +90,62 @@ fn requests_of_servers_reach_clients_across_eras() {
         let told: Value = serde_json::from_str(text(&done)).unwrap();
         assert_eq!(told, answer);
         assert_complete(client, &done);
+    });
+}
+
+/// Approves every question until `done`.
+fn approve_all(gateway: &Gateway, done: &AtomicBool) {
+    while !done.load(Ordering::Acquire) {
+        for question in questions(gateway, "pending") {
+            let id = question["id"].as_str().unwrap();
+            let path = format!("/internal/approvals/{id}/approve");
+            let reply = gateway.proxy.admin("POST", &path, Some(json!({})));
+            assert_eq!(reply.status, 200, "{}", reply.text());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn questions(gateway: &Gateway, state: &str) -> Vec<Value> {
+    let path = format!("/internal/approvals?state={state}");
+    let listed = gateway.proxy.admin("GET", &path, None).json();
+    listed["approvals"].as_array().unwrap().clone()
+}
+
+/// The answers to a server of the older era belong to the call. At one of 2026-07-28, each round is a
+/// call with answers of its own, which a person sees; no round is sent twice.
+#[test]
+fn people_approve_each_round_of_a_call_that_asks_its_client_across_eras() {
+    let rules = "package mcp.authz\n\ndecision := \"ask\"\n\nreason := \"it costs money\"\n";
+    let bundle = tempfile::tempdir().unwrap();
+    std::fs::write(bundle.path().join("authz.rego"), rules).unwrap();
+    let rounds = [(Era::Legacy, 1), (Era::Modern, 2)];
+    let cells = ERAS
+        .into_iter()
+        .flat_map(|client| rounds.map(|server| (client, server)));
+    each_row(cells, |(client, (server, rounds))| {
+        let library = library(Some(server));
+        let bundles = json!([{ "id": "main", "path": bundle.path(), "entrypoint": "mcp/authz" }]);
+        let gateway = Gateway::start(&json!({
+            "mcpServers": { "kb": library.mount() }, "policies": { "bundles": bundles },
+        }));
+        let mut client = Client::open(&gateway, client);
+        client.takes_tasks = false;
+        let client = client.wait_for(&["kb_ask"]);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| approve_all(&gateway, &done));
+            let answer = json!({ "action": "accept", "content": { "by": "alice" } });
+            let answered = client.call_and_answer("kb_ask", &answer, Duration::ZERO);
+            done.store(true, Ordering::Release);
+            let told: Value = serde_json::from_str(text(&answered)).unwrap();
+            assert_eq!(told, answer);
+        });
+        let used = questions(&gateway, "used");
+        assert_eq!(used.len(), rounds, "{used:?}");
+        assert_eq!(library.calls().len(), rounds);
+        let shows_answers = |question: &Value| question["arguments"]["inputResponses"].is_object();
+        let with_answers = used.iter().filter(|one| shows_answers(one)).count();
+        assert_eq!(with_answers, rounds - 1, "{used:?}");
     });
 }

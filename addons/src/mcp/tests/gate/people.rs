@@ -553,8 +553,39 @@ async fn a_call_is_denied_if_the_level_rises_while_its_grant_is_used() {
         let judged = gate.fetch(json!({})).await;
         assert_eq!(judged.is_ok(), passes, "{rise:?}");
         if let Err(denial) = judged {
-            assert!(denial.sentence().contains("level rose"), "{denial}");
+            assert_said(&denial, "expired", Some(ID), &["level changed meanwhile"]);
         }
+    }
+}
+
+#[tokio::test]
+async fn answers_in_a_retry_belong_to_the_suspended_call_and_no_second_question_is_opened() {
+    let inputs = json!({ "to": { "action": "accept" } });
+    for (arguments, continues, passes) in [
+        (json!({ "q": 1 }), true, true),
+        (json!({ "q": 2 }), true, false),
+        // The next round of a call is no suspended call.
+        (json!({ "q": 1 }), false, false),
+    ] {
+        let ledger = Ledger::open();
+        let gate = asking(settings(), &ledger);
+        gate.fetch(json!({ "q": 1 })).await.unwrap_err();
+        let digest = ledger.digests().remove(0).into();
+        let mut flow = gate.flow();
+        flow.put_slot(Executing {
+            digest,
+            level: Level::Public,
+            continues,
+        });
+        let retry = json!({ "name": "fetch", "arguments": arguments, "inputResponses": inputs });
+        let judged = gate.request(&mut flow, &mut call(retry.to_string())).await;
+        assert_eq!(judged.is_ok(), passes, "{arguments} {continues}");
+        let asked = ledger.asked.lock().len();
+        assert_eq!(
+            asked,
+            1 + usize::from(!continues),
+            "{arguments} {continues}"
+        );
     }
 }
 
