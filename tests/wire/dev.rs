@@ -247,7 +247,7 @@ fn the_log_on_a_terminal_is_text_unless_json_is_configured_and_ctrl_c_stops_dev(
             let [proxy, dns, mcp] = [(); 3].map(|()| free_address().port());
             let binary = env!("CARGO_BIN_EXE_unified-proxy");
             let command = format!(
-                "timeout --foreground 60 {binary} dev --proxy-port {proxy} --dns-port {dns} --mcp-port {mcp}"
+                "exec timeout --foreground 60 {binary} dev --proxy-port {proxy} --dns-port {dns} --mcp-port {mcp}"
             );
             let mut terminal = Command::new("script")
                 .args([
