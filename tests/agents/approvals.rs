@@ -16,11 +16,14 @@ reason := "it costs money"
 "#;
 const PAID: &str = "the invoice is paid";
 const WORDS: &str = "use the test account";
-/// The invoice whose payment is approved while the agent waits, the one whose payment is denied, and
-/// the one whose payment is approved after the agent has given up.
+/// What the model reads if nobody decides.
+const NOBODY: &str = "nobody decided in time";
+/// The invoice whose payment is approved while the agent waits, the one whose payment is denied, the
+/// one whose payment is approved after the agent has given up, and the one about which nobody decides.
 const APPROVED: u64 = 1;
 const DENIED: u64 = 2;
 const LATE: u64 = 3;
+const EXPIRED: u64 = 4;
 /// How long a model waits for the late approval before it repeats the call, at most.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -73,6 +76,9 @@ impl Paying {
         let mut setup = configured(agent, &origin);
         let address = free_address();
         setup.proxy["listen"]["mcp"] = json!([address.to_string()]);
+        if invoices.contains(&EXPIRED) {
+            setup.proxy["approvals"] = json!({ "ttl": "8s" });
+        }
         fs::write(setup.dir().join("config/mcp.yaml"), mcp.to_string()).unwrap();
         Self {
             server,
@@ -148,6 +154,7 @@ fn pays(agent: &Agent, script: &str, invoices: &'static [u64]) {
     for (at, (invoice, result)) in invoices.iter().zip(&*read).enumerate() {
         let expected = match *invoice {
             DENIED => WORDS,
+            EXPIRED => NOBODY,
             LATE if invoices[at..].starts_with(&[LATE, LATE]) => continue,
             _ => PAID,
         };
@@ -167,31 +174,31 @@ fn claude_code_waits_for_people_reads_their_words_and_finds_an_approval_after_it
 }
 
 #[test]
-fn codex_waits_for_people_and_reads_their_words() {
+fn codex_waits_for_people_and_reads_their_words_or_that_nobody_decided() {
     let script = r#"codex exec -m gpt-5 --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox \
         -c 'mcp_servers.tools.url="URL"' pay"#;
     let agent = codex_with_a_key("Codex with a tool that people approve");
-    pays(&agent, script, &[APPROVED, DENIED]);
+    pays(&agent, script, &[APPROVED, DENIED, EXPIRED]);
 }
 
 #[test]
-fn gemini_waits_for_people_and_reads_their_words() {
+fn gemini_waits_for_people_and_reads_their_words_or_that_nobody_decided() {
     let script = r#"mkdir -p ~/.gemini
         echo '{"mcpServers":{"tools":{"httpUrl":"URL","trust":true}},
             "security":{"auth":{"selectedType":"gemini-api-key"}}}' >~/.gemini/settings.json
         gemini --skip-trust --yolo -m gemini-2.5-flash -p pay"#;
     let mut agent = gemini_with_a_key();
     agent.name = "Gemini with a tool that people approve";
-    pays(&agent, script, &[APPROVED, DENIED]);
+    pays(&agent, script, &[APPROVED, DENIED, EXPIRED]);
 }
 
 #[test]
-fn opencode_waits_for_people_and_reads_their_words() {
+fn opencode_waits_for_people_and_reads_their_words_or_that_nobody_decided() {
     let script = r#"echo '{"mcp":{"tools":{"type":"remote","url":"URL"}}}' >opencode.json
         opencode run -m openai/gpt-5 pay"#;
     let mut agent = opencode_with_a_key();
     agent.name = "OpenCode with a tool that people approve";
-    pays(&agent, script, &[APPROVED, DENIED]);
+    pays(&agent, script, &[APPROVED, DENIED, EXPIRED]);
 }
 
 /// The clients that `docs/approvals.md` names, as the packages that the tests install.

@@ -1,6 +1,6 @@
 //! Decisions of policies, their effects, and servers that imitate a policy.
 
-use std::path::PathBuf;
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use testkit::each_row;
 
 use super::client::{Client, DENIED, ERAS, Era, Gateway, SECOND, assert_code, text};
 use super::server::{Answer, McpServer, tool};
+use crate::support::Setup;
 
 const ABORTED: i64 = -32950;
 const MISUSED: i64 = -32952;
@@ -66,23 +67,24 @@ modified := {"content": [{"type": "text", "text": "[gone]"}], "resultType": "com
 }
 "#;
 
-/// A gateway with a policy bundle of these rules. The bundle's directory is left behind after the
-/// test.
+/// A gateway with a policy bundle of these rules.
 pub fn with_policy(server: &McpServer, rules: &str) -> Gateway {
-    let mut directory = PathBuf::new();
-    let mcp = |path: &PathBuf| {
-        json!({
-            "mcpServers": { "kb": server.mount() },
-            "policies": {
-                "bundles": [{ "id": "main", "path": path, "entrypoint": "mcp/authz" }],
-                "evaluator": { "timeout": "300ms" },
-            },
-        })
-    };
+    with_policy_and(server, rules, |_| {})
+}
+
+/// A gateway with a policy bundle of these rules and a changed set-up. The bundle's directory is left
+/// behind after the test.
+fn with_policy_and(server: &McpServer, rules: &str, change: impl FnOnce(&mut Setup)) -> Gateway {
     let bundle = tempfile::tempdir().unwrap().keep();
-    directory.push(&bundle);
-    std::fs::write(directory.join("authz.rego"), rules).unwrap();
-    Gateway::start(&mcp(&directory))
+    std::fs::write(bundle.join("authz.rego"), rules).unwrap();
+    let mcp = json!({
+        "mcpServers": { "kb": server.mount() },
+        "policies": {
+            "bundles": [{ "id": "main", "path": bundle, "entrypoint": "mcp/authz" }],
+            "evaluator": { "timeout": "300ms" },
+        },
+    });
+    Gateway::with(&mcp, change)
 }
 
 fn tools() -> Vec<Value> {
@@ -254,6 +256,30 @@ fn p99_until(client: &Client<'_>, done: impl Fn(usize) -> bool) -> Duration {
     took[took.len() - 1 - took.len() / 100]
 }
 
+/// Asserts that the calls of `other` take, while these attacks run at once, hardly longer than
+/// `quiet`.
+#[track_caller]
+fn assert_hardly_delayed(other: &Client<'_>, quiet: Duration, attacks: &[&(dyn Fn() + Sync)]) {
+    let loud = || {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let attacks: Vec<_> = attacks.iter().map(|attack| scope.spawn(attack)).collect();
+            let p99 = scope.spawn(|| p99_until(other, |_| done.load(Ordering::Relaxed)));
+            let ended: Vec<_> = attacks.into_iter().map(|attack| attack.join()).collect();
+            done.store(true, Ordering::Relaxed);
+            ended.into_iter().for_each(|attack| attack.unwrap());
+            p99.join().unwrap()
+        })
+    };
+    // Other load on the machine can only raise the percentile of a round.
+    let rounds: Vec<_> = (0..3).map(|_| loud()).collect();
+    let most = 2 * quiet + Duration::from_millis(50);
+    assert!(
+        *rounds.iter().min().unwrap() < most,
+        "{rounds:?}, {quiet:?} without"
+    );
+}
+
 #[test]
 fn calls_whose_policies_do_not_end_keep_no_other_container_waiting() {
     let server = McpServer::start(tools());
@@ -262,30 +288,33 @@ fn calls_whose_policies_do_not_end_keep_no_other_container_waiting() {
     let quiet = p99_until(&other, |count| count == 200);
     let large = "x".repeat(540_000);
     each_row(["", &large], |padding| {
-        let done = AtomicBool::new(false);
         let attack = || {
             let client = Client::open(&gateway, Era::Modern);
             for _ in 0..3 {
                 client.call("kb_slow", json!({ "padding": padding }));
             }
         };
-        let loud = || {
-            done.store(false, Ordering::Relaxed);
-            std::thread::scope(|scope| {
-                let attacks = [(); 8].map(|()| scope.spawn(attack));
-                let p99 = scope.spawn(|| p99_until(&other, |_| done.load(Ordering::Relaxed)));
-                let attacks = attacks.map(|attack| attack.join());
-                done.store(true, Ordering::Relaxed);
-                attacks.into_iter().for_each(|attack| attack.unwrap());
-                p99.join().unwrap()
-            })
-        };
-        // Other load on the machine can only raise the percentile of a round.
-        let rounds: Vec<_> = (0..3).map(|_| loud()).collect();
-        let most = 2 * quiet + Duration::from_millis(50);
-        assert!(
-            *rounds.iter().min().unwrap() < most,
-            "{rounds:?}, {quiet:?} without"
-        );
+        assert_hardly_delayed(&other, quiet, &[&attack; 8]);
     });
+}
+
+#[test]
+fn four_attackers_at_once_keep_no_other_container_waiting() {
+    let sources = [11, 12, 13, 14].map(|last| Ipv4Addr::new(127, 0, 0, last));
+    let server = McpServer::start(tools());
+    let gateway = with_policy_and(&server, RULES, |setup| {
+        let containers = sources.map(|source| (source.to_string(), format!("attacker-{source}")));
+        setup.containers.extend(containers);
+    });
+    let other = Client::of(&gateway, Era::Modern, SECOND).wait_for(&["kb_read"]);
+    let quiet = p99_until(&other, |count| count == 200);
+    let [large, huge] = [540_000, 7_000_000].map(|length| "x".repeat(length));
+    let [first, second, third, fourth] = sources;
+    let client = |source| Client::of(&gateway, Era::Modern, source);
+    let slow = || _ = client(first).call("kb_slow", json!({}));
+    let slow_and_large = || _ = client(second).call("kb_slow", json!({ "padding": large }));
+    let long_argument = || _ = client(third).call("kb_read", json!({ "padding": huge }));
+    let long_uri = || _ = client(fourth).exchange("resources/read", json!({ "uri": huge }));
+    let attacks: [&(dyn Fn() + Sync); 4] = [&slow, &slow_and_large, &long_argument, &long_uri];
+    assert_hardly_delayed(&other, quiet, &[attacks, attacks, attacks].concat());
 }
