@@ -16,13 +16,15 @@ reason := "it costs money"
 "#;
 const PAID: &str = "the invoice is paid";
 const WORDS: &str = "use the test account";
-/// What the model reads if nobody decides.
-const NOBODY: &str = "nobody decided in time";
-/// The invoice whose payment is approved while the agent waits, the one whose payment is denied, the
-/// one whose payment is approved after the agent has given up, and the one about which nobody decides.
+/// In the error that the model gets if its question expires.
+const EXPIRY: &str = "nobody decided in time";
+/// The invoice of a payment that is approved while the agent waits.
 const APPROVED: u64 = 1;
+/// The invoice of a payment that is denied.
 const DENIED: u64 = 2;
+/// The invoice of a payment that is approved after the agent has given up.
 const LATE: u64 = 3;
+/// The invoice of a payment whose question expires.
 const EXPIRED: u64 = 4;
 /// How long a model waits for the late approval before it repeats the call, at most.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -154,7 +156,7 @@ fn pays(agent: &Agent, script: &str, invoices: &'static [u64]) {
     for (at, (invoice, result)) in invoices.iter().zip(&*read).enumerate() {
         let expected = match *invoice {
             DENIED => WORDS,
-            EXPIRED => NOBODY,
+            EXPIRED => EXPIRY,
             LATE if invoices[at..].starts_with(&[LATE, LATE]) => continue,
             _ => PAID,
         };
@@ -174,7 +176,7 @@ fn claude_code_waits_for_people_reads_their_words_and_finds_an_approval_after_it
 }
 
 #[test]
-fn codex_waits_for_people_and_reads_their_words_or_that_nobody_decided() {
+fn codex_waits_for_people_and_reads_their_words_or_that_the_question_expired() {
     let script = r#"codex exec -m gpt-5 --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox \
         -c 'mcp_servers.tools.url="URL"' pay"#;
     let agent = codex_with_a_key("Codex with a tool that people approve");
@@ -182,7 +184,7 @@ fn codex_waits_for_people_and_reads_their_words_or_that_nobody_decided() {
 }
 
 #[test]
-fn gemini_waits_for_people_and_reads_their_words_or_that_nobody_decided() {
+fn gemini_waits_for_people_and_reads_their_words_or_that_the_question_expired() {
     let script = r#"mkdir -p ~/.gemini
         echo '{"mcpServers":{"tools":{"httpUrl":"URL","trust":true}},
             "security":{"auth":{"selectedType":"gemini-api-key"}}}' >~/.gemini/settings.json
@@ -193,7 +195,7 @@ fn gemini_waits_for_people_and_reads_their_words_or_that_nobody_decided() {
 }
 
 #[test]
-fn opencode_waits_for_people_and_reads_their_words_or_that_nobody_decided() {
+fn opencode_waits_for_people_and_reads_their_words_or_that_the_question_expired() {
     let script = r#"echo '{"mcp":{"tools":{"type":"remote","url":"URL"}}}' >opencode.json
         opencode run -m openai/gpt-5 pay"#;
     let mut agent = opencode_with_a_key();
