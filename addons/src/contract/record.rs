@@ -21,7 +21,7 @@ pub struct Counters {
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     /// The method of a request, or the record type of a DNS question. `None` for an MCP message,
-    /// whose [`McpSubject`] has the method.
+    /// whose [`McpSubject`](super::McpSubject) has the method.
     pub method: Option<Cow<'static, str>>,
     /// The path in normal form, without its query.
     pub path: Option<Arc<str>>,
