@@ -36,7 +36,6 @@ mod permit;
 mod policy_input;
 mod ports;
 mod principal;
-mod record;
 mod refused_hosts;
 pub mod settings;
 mod target;
@@ -61,7 +60,9 @@ pub use entry::{
     Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError, is_public_name,
 };
 pub use facts::{Anonymous, ApiCall, Lookup, McpSession, RestsOnGrant};
-pub use flow::{Flow, FlowId, FlowStart, GATEWAY, Kind, OwnedFlow, Subject};
+pub use flow::{
+    Counters, Flow, FlowId, FlowStart, GATEWAY, Kind, Note, OwnedFlow, Record, Subject,
+};
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use identify::{Identified, Identify};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges, run_on};
@@ -86,7 +87,6 @@ pub use ports::{
     Tasks, Unavailable,
 };
 pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
-pub use record::{Counters, Note, Record};
 pub use refused_hosts::RefusedHosts;
 pub use target::McpTarget;
 pub use url_secrets::UrlSecrets;
