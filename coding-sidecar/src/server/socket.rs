@@ -1,16 +1,16 @@
 //! Creates the sidecar's Unix socket file with the configured mode, replaces a stale one, and
 //! removes it at shutdown.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, Stat, flock};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
@@ -27,14 +27,19 @@ const LOCK_RETRY: Duration = Duration::from_millis(20);
 /// The socket's file. Dropping this removes the file, unless it was replaced.
 pub struct SocketFile {
     path: PathBuf,
-    metadata: Metadata,
+    /// Refers to the file. As long as it is open, no other file can get the file's inode number, not
+    /// even after the file was removed.
+    file: OwnedFd,
 }
 
 impl SocketFile {
     /// Whether the file is still there and was not replaced.
     pub fn is_ours(&self) -> bool {
-        let id = |metadata: &Metadata| (metadata.dev(), metadata.ino());
-        std::fs::symlink_metadata(&self.path).is_ok_and(|now| id(&now) == id(&self.metadata))
+        let id = |stat: Stat| (stat.st_dev, stat.st_ino);
+        match (rustix::fs::lstat(&self.path), rustix::fs::fstat(&self.file)) {
+            (Ok(now), Ok(ours)) => id(now) == id(ours),
+            _ => false,
+        }
     }
 }
 
@@ -77,9 +82,10 @@ pub fn listen_at(
     // The file gets this mode, without the bits of the umask.
     rustix::fs::fchmod(&socket, mode).map_err(|error| failed("set the mode of", error))?;
     bind(&socket, &address).map_err(|error| failed("make the socket", error))?;
+    let reference = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = SocketFile {
-        metadata: std::fs::symlink_metadata(path)
-            .map_err(|error| format!("cannot find {shown}: {error}"))?,
+        file: rustix::fs::open(path, reference, Mode::empty())
+            .map_err(|error| failed("find", error))?,
         path: path.to_owned(),
     };
     // With the bits of the umask, and whatever a default ACL of the folder says. Until `listen`,
