@@ -5,24 +5,25 @@ mod e2b;
 mod launch;
 mod lines;
 mod local;
+mod program;
 mod stderr;
 mod view;
 
-use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::BoxFuture;
-use addons::mcp::Confine;
 use zeroize::Zeroizing;
 
 pub use children::{ChildPlace, Children, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, RunningChild};
 pub use e2b::E2b;
 pub use launch::Spawner;
 pub use local::Local;
-pub use view::Machine;
+pub use program::{Program, RunningProgram};
+pub use stderr::Secrets;
+pub use view::{Machine, find_program};
 
 use super::{MessageMemory, MountError};
 
@@ -85,22 +86,10 @@ impl Runtime {
 pub struct ProcessConfig {
     /// The server's name, for the log.
     pub server: String,
-    /// The program and its arguments.
-    pub command: Vec<String>,
-    /// Environment variables in addition to those of every child.
-    pub env: Vec<(String, Zeroizing<String>)>,
-    /// Values that must not appear in the log, besides those of `env`.
+    /// What is executed.
+    pub program: Program,
+    /// Values that must not appear in the log, besides those of the program's `env`.
     pub secrets: Vec<Zeroizing<String>>,
-    /// The working directory; the home directory if `None`.
-    pub work_dir: Option<PathBuf>,
-    /// Paths that the process may read, besides those of every confined process.
-    pub read: Vec<PathBuf>,
-    /// Paths that the process may write, besides those of every confined process.
-    pub write: Vec<PathBuf>,
-    /// How the process is confined.
-    pub confine: Confine,
-    /// Whether a confined process may make Unix sockets other than connected pairs.
-    pub unix_sockets: bool,
     /// The path of the Unix socket through which a confined process reaches the network. If `None`,
     /// a confined process has no network.
     pub egress: Option<PathBuf>,
@@ -108,14 +97,4 @@ pub struct ProcessConfig {
     pub longest_line: usize,
     /// The memory budget that unfinished lines of its output are charged to.
     pub memory: Arc<dyn MessageMemory>,
-}
-
-impl ProcessConfig {
-    fn program(&self) -> OsString {
-        self.command.first().map(OsString::from).unwrap_or_default()
-    }
-
-    fn arguments(&self) -> Vec<OsString> {
-        self.command.iter().skip(1).map(OsString::from).collect()
-    }
 }
