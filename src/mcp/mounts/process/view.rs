@@ -278,6 +278,15 @@ mod tests {
         let proxy = variables("http://127.0.0.1:3128", Path::new(CERTIFICATES), None);
         names.retain(|name| proxy.iter().all(|(known, _)| name != known));
         assert_eq!(names, ["HOME", "TMPDIR", "API_KEY"]);
+
+        let mut without_proxy = program();
+        without_proxy.knows_proxy = false;
+        let spec = machine.spec(&without_proxy).unwrap();
+        let names = spec.command.environment.iter().map(|(name, _)| name);
+        let names: Vec<_> = names
+            .filter(|name| PASSED_ON.iter().all(|one| name != one))
+            .collect();
+        assert_eq!(names, ["HOME", "TMPDIR", "API_KEY"]);
     }
 
     #[test]
