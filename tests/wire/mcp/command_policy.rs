@@ -41,7 +41,7 @@ fn gateway(server: &McpServer, policy: &str, policies: &str) -> Gateway {
     let mut setup = Setup::new(&Origin::start());
     let address = free_address();
     setup.proxy["listen"]["mcp"] = json!([address.to_string()]);
-    setup.proxy["approvals"] = json!({ "wait_by_client": { "test": "15m" } });
+    setup.proxy["approvals"] = json!({ "wait": "15m", "wait_by_client": { "test": "15m" } });
     setup.proxy["shutdown_timeout"] = "1s".into();
     setup.containers.push((SECOND.to_string(), "second".into()));
     let directory = setup.dir().to_owned();
@@ -137,15 +137,15 @@ fn check_reports_a_command_that_cannot_run() {
                 "the program \"/no/such/program\" is not found",
             ),
             (
-                "command: [true], source: /no/such/file",
+                "command: [cat], source: /no/such/file",
                 "/no/such/file cannot be read",
             ),
             (
-                "command: [true], source: /dev/null",
+                "command: [cat], source: /dev/null",
                 "/dev/null: is not a regular file",
             ),
             (
-                "command: [true], bogus: 1",
+                "command: [cat], bogus: 1",
                 "policies.evaluator.bogus: unknown key",
             ),
         ],
@@ -197,5 +197,5 @@ fn a_shutdown_ends_a_running_evaluation() {
     eventually("the command runs", SOON, runs);
     gateway.proxy.signal(Signal::TERM);
     assert!(gateway.proxy.wait(Duration::from_secs(20)).success());
-    assert!(!runs());
+    eventually("the command is killed", SOON, || !runs());
 }

@@ -5,27 +5,30 @@ mod e2b;
 mod launch;
 mod lines;
 mod local;
-mod program;
+mod running;
 mod stderr;
 mod view;
 
+use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::BoxFuture;
+use addons::mcp::Confine;
 use zeroize::Zeroizing;
 
 pub use children::{ChildPlace, Children, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, RunningChild};
 pub use e2b::E2b;
 pub use launch::Spawner;
 pub use local::Local;
-pub use program::{Program, RunningProgram};
+pub use running::RunningProgram;
 pub use stderr::Secrets;
 pub use view::{Machine, find_program};
 
 use super::{MessageMemory, MountError};
+use crate::sandbox::Limits;
 
 /// Manages one process, which is started at most once.
 pub trait ProcessManager: Send + Sync {
@@ -97,4 +100,37 @@ pub struct ProcessConfig {
     pub longest_line: usize,
     /// The memory budget that unfinished lines of its output are charged to.
     pub memory: Arc<dyn MessageMemory>,
+}
+
+/// A program, what it may see, and its limits.
+#[derive(Clone)]
+pub struct Program {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Environment variables in addition to those of every child.
+    pub env: Vec<(String, Zeroizing<String>)>,
+    /// The working directory; the home directory if `None`.
+    pub work_dir: Option<PathBuf>,
+    /// Paths that the process may read, besides those of every confined process.
+    pub read: Vec<PathBuf>,
+    /// Paths that the process may write, besides those of every confined process.
+    pub write: Vec<PathBuf>,
+    /// How the process is confined.
+    pub confine: Confine,
+    /// Whether a confined process may make Unix sockets other than connected pairs.
+    pub unix_sockets: bool,
+    /// Whether the environment of a confined process names the proxy and its certificates.
+    pub knows_proxy: bool,
+    /// Limits besides those of every child.
+    pub limits: Option<Limits>,
+}
+
+impl Program {
+    fn name(&self) -> OsString {
+        self.command.first().map(OsString::from).unwrap_or_default()
+    }
+
+    fn arguments(&self) -> Vec<OsString> {
+        self.command.iter().skip(1).map(OsString::from).collect()
+    }
 }

@@ -1,41 +1,15 @@
 //! Starts a program, confined or not, with pipes for its standard streams.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use addons::mcp::Confine;
 use tokio::net::unix::pipe;
-use zeroize::Zeroizing;
 
-use super::{Machine, Spawner};
+use super::{Machine, Program, Spawner};
 use crate::mcp::mounts::MountError;
-use crate::sandbox::{Event, Limits, Refused, Sandbox};
-
-/// A program, what it may see, and its limits.
-#[derive(Clone)]
-pub struct Program {
-    /// The program and its arguments.
-    pub command: Vec<String>,
-    /// Environment variables in addition to those of every child.
-    pub env: Vec<(String, Zeroizing<String>)>,
-    /// The working directory; the home directory if `None`.
-    pub work_dir: Option<PathBuf>,
-    /// Paths that the process may read, besides those of every confined process.
-    pub read: Vec<PathBuf>,
-    /// Paths that the process may write, besides those of every confined process.
-    pub write: Vec<PathBuf>,
-    /// How the process is confined.
-    pub confine: Confine,
-    /// Whether a confined process may make Unix sockets other than connected pairs.
-    pub unix_sockets: bool,
-    /// Whether the environment of a confined process names the proxy and its certificates.
-    pub knows_proxy: bool,
-    /// Limits besides those of every child.
-    pub limits: Option<Limits>,
-}
+use crate::sandbox::{Event, Refused, Sandbox};
 
 /// A program that runs, and the parent's ends of its standard streams.
 pub struct RunningProgram {
@@ -50,14 +24,6 @@ pub struct RunningProgram {
 }
 
 impl Program {
-    pub(super) fn name(&self) -> OsString {
-        self.command.first().map(OsString::from).unwrap_or_default()
-    }
-
-    pub(super) fn arguments(&self) -> Vec<OsString> {
-        self.command.iter().skip(1).map(OsString::from).collect()
-    }
-
     /// Starts the program, and returns once it runs. `egress` is the path of the Unix socket
     /// through which a confined program reaches the network.
     pub async fn start(
