@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use addons::contract::{Chain, Containers};
-use addons::mcp::Bundle;
+use addons::mcp::Policy;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
@@ -17,7 +17,7 @@ pub struct Snapshot {
     pub containers: Arc<dyn Containers>,
     pub network: Arc<Network>,
     /// The configured MCP policies that could not be loaded.
-    pub unloaded_policies: Vec<Bundle>,
+    pub unloaded_policies: Vec<Policy>,
     /// The revision of the policies that judge tool calls.
     pub call_policies: String,
 }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::failure::Failure;
 use crate::approvals::{Ledger, LedgerPort, LiveGrants};
 use crate::config::Config;
-use crate::mcp::policy::{Bundles, PolicyMetrics, PolicyThreads, RegoEvaluator, Unloaded};
+use crate::mcp::policy::{Policies, PolicyParts, Unloaded};
 use crate::mcp::{DefinitionFile, StoredDefinitions};
 use crate::registry::{Registry, RegistryRecords};
 use crate::runtime::TokioTasks;
@@ -33,8 +33,7 @@ pub struct LongLived {
     /// Limit on the concurrent look-ups at nameservers.
     pub lookups: usize,
     pub nameservers: Arc<NameserverWatch>,
-    pub policy_threads: Arc<PolicyThreads>,
-    pub policy_metrics: Arc<PolicyMetrics>,
+    pub policies: PolicyParts,
     pub ledger: Arc<Ledger>,
     pub grants: Arc<LiveGrants>,
     /// The accepted definitions of tools.
@@ -54,14 +53,14 @@ pub struct Builder {
 impl Builder {
     /// Builds a snapshot. `before` is the snapshot in force; `None` at the start. The resolver of
     /// `before` is reused, with the cache, unless the section `upstream` of proxy.yaml has changed.
-    /// `bundles` are the policies of `config`; those that could not be loaded are logged. Fails if
+    /// `policies` are those of `config`; those that could not be loaded are logged. Fails if
     /// `tls.upstream_ca`, the nameservers or the settings of the chain cannot be used.
     pub fn build(
         &self,
         generation: u64,
         config: Arc<Config>,
         before: Option<&Snapshot>,
-        bundles: Bundles,
+        policies: Policies,
     ) -> Result<Snapshot, Failure> {
         let upstream_ca = config.proxy.tls.upstream_ca.as_deref();
         let tls = UpstreamTls::load(upstream_ca, Arc::clone(&self.provider))
@@ -80,12 +79,16 @@ impl Builder {
                 Arc::new(resolver.watched_by(watch))
             }
         };
-        for Unloaded { settings, error } in &bundles.unloaded {
-            tracing::error!(bundle = %settings.id, "mcp.yaml: policies.bundles: {error}");
+        for Unloaded { settings, error } in &policies.unloaded {
+            tracing::error!(
+                bundle = settings.id(),
+                "mcp.yaml: {}: {error}",
+                settings.key()
+            );
         }
-        let unloaded = bundles.unloaded.iter();
-        let unloaded_policies = unloaded.map(|bundle| bundle.settings.clone()).collect();
-        let call_policies = bundles.revision("tools/call");
+        let unloaded = policies.unloaded.iter();
+        let unloaded_policies = unloaded.map(|policy| policy.settings.clone()).collect();
+        let call_policies = policies.revision("tools/call");
         let ledger: Arc<dyn ApprovalLedger> = Arc::new(LedgerPort {
             ledger: Arc::clone(&self.long_lived.ledger),
             grants: Arc::clone(&self.long_lived.grants),
@@ -93,7 +96,7 @@ impl Builder {
             stopping: self.long_lived.stopping.clone(),
         });
         let on_unavailable = config.addons.mcp.policies.on_unavailable;
-        let mcp = self.mcp_ports(bundles, on_unavailable, Arc::clone(&ledger));
+        let mcp = self.mcp_ports(policies, on_unavailable, Arc::clone(&ledger));
         let chain = Arc::new(self.chain(&config, ledger, mcp)?);
         let entries = || config.addons.allowlist.values();
         let labels = entries().map(|entry| Arc::clone(&entry.label));
@@ -146,19 +149,16 @@ impl Builder {
         })
     }
 
-    /// Builds the engine's implementations of the MCP addon's ports. If a bundle could not be
+    /// Builds the engine's implementations of the MCP addon's ports. If a policy could not be
     /// loaded, the messages that it would judge are denied, unless `on_unavailable` is `Allow`.
     fn mcp_ports(
         &self,
-        bundles: Bundles,
+        policies: Policies,
         on_unavailable: OnUnavailable,
         ledger: Arc<dyn ApprovalLedger>,
     ) -> McpPorts {
-        let threads = Arc::clone(&self.long_lived.policy_threads);
-        let metrics = Arc::clone(&self.long_lived.policy_metrics);
-        let evaluator = RegoEvaluator::new(bundles, on_unavailable, threads, metrics);
         McpPorts {
-            evaluator: Arc::new(evaluator),
+            evaluator: policies.evaluator(on_unavailable, &self.long_lived.policies),
             records: Arc::new(RegistryRecords(Arc::clone(&self.registry))),
             ledger,
             accepted: Arc::new(StoredDefinitions(Arc::clone(&self.long_lived.definitions))),

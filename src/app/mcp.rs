@@ -19,14 +19,15 @@ use crate::mcp::{
     MessageLimits, MessageMemory, MountPorts, Mounts, OpenMemory, PinnedDefinitions, Rules,
     ServerTransports, Spawner, StdioPorts,
 };
-use crate::sandbox::SELF_EXE;
 
-/// Builds the gateway for the servers of a configuration, and its interface for operators. `files`
-/// is the directory of the configuration files; `definitions` are the accepted ones of tools.
+/// Builds the gateway for the servers of a configuration, and its interface for operators.
+/// `definitions` are the accepted ones of tools. The spawner starts child processes, which see the
+/// machine.
 pub fn gateway(
     service: &Arc<Service>,
     config: &Config,
-    (files, definitions): (&Path, Arc<DefinitionFile>),
+    definitions: Arc<DefinitionFile>,
+    (spawner, machine): (Spawner, Arc<Machine>),
     egress: Arc<EgressListeners>,
     metrics: &Registry,
 ) -> Result<(Arc<Gateway>, Operator), Failure> {
@@ -41,8 +42,8 @@ pub fn gateway(
         }),
         transports: Arc::new(ServerTransports {
             stdio: Arc::new(stdio(service, egress, metrics)?),
-            spawner: Spawner::start(SELF_EXE.into()).map_err(internal)?,
-            machine: Arc::new(machine(config, files)),
+            spawner,
+            machine,
             http: HttpParts {
                 service: Arc::clone(service),
                 dropped: Dropped::new(metrics).map_err(internal)?,
@@ -92,9 +93,9 @@ fn stdio(
     })
 }
 
-/// The file system of servers that run as child processes. It lacks `files` (the directory of the
+/// The file system of servers and policies that run as child processes. It lacks `files` (the directory of the
 /// configuration files), the data directory and the sockets.
-fn machine(config: &Config, files: &Path) -> Machine {
+pub fn machine(config: &Config, files: &Path) -> Machine {
     let proxy = &config.proxy;
     let hidden = vec![
         socket_directory(&proxy.listen).to_owned(),

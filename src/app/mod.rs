@@ -39,11 +39,12 @@ use crate::config::{Config, DEV_STATE, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
 use crate::ingress::{self, Engine, ListenerKind, Workers};
-use crate::mcp::DefinitionFile;
-use crate::mcp::policy::{Bundles, PolicyMetrics, PolicyThreads};
+use crate::mcp::policy::{CommandRunner, Policies, PolicyMetrics, PolicyParts, PolicyThreads};
+use crate::mcp::{DefinitionFile, Spawner};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
 use crate::runtime::{TokioTasks, pause};
+use crate::sandbox::SELF_EXE;
 use crate::secret_files::FilesOnDisk;
 use crate::snapshot::SnapshotStore;
 use crate::telemetry::{AuditLog, HealthFlag, init_logging};
@@ -137,6 +138,7 @@ struct App {
     log: AuditLog,
     reloader: Arc<Reloader>,
     snapshots: Arc<SnapshotStore>,
+    commands: Arc<CommandRunner>,
     questions: Arc<dns::Service>,
     operator: Operator,
     approval_metrics: ApprovalMetrics,
@@ -178,13 +180,19 @@ impl App {
         let workers = Workers::start().map_err(internal)?;
         let shares = DescriptorShares::of_this_process();
         let stopping = CancellationToken::new();
+        let spawner = Spawner::start(SELF_EXE.into()).map_err(internal)?;
+        let machine = Arc::new(mcp::machine(&config, &source.dir));
+        let commands = Arc::new(CommandRunner::new(spawner.clone(), Arc::clone(&machine)));
         let long_lived = LongLived {
             addons: addons.clone(),
             sockets: Arc::new(SocketBudget::new(shares.upstreams)),
             lookups: shares.lookups,
             nameservers: Arc::clone(&nameservers),
-            policy_threads: Arc::new(PolicyThreads::start().map_err(internal)?),
-            policy_metrics: Arc::new(PolicyMetrics::new(&metrics).map_err(internal)?),
+            policies: PolicyParts {
+                threads: Arc::new(PolicyThreads::start().map_err(internal)?),
+                commands: Arc::clone(&commands),
+                metrics: Arc::new(PolicyMetrics::new(&metrics).map_err(internal)?),
+            },
             ledger: Arc::clone(&ledger),
             grants: Arc::clone(&grants),
             definitions: Arc::clone(&definitions),
@@ -196,9 +204,9 @@ impl App {
             provider,
             long_lived,
         };
-        let mut bundles = Bundles::load(&config.addons.mcp.policies.bundles);
-        let policy_files = std::mem::take(&mut bundles.files);
-        let first = builder.build(1, Arc::clone(&config), None, bundles)?;
+        let mut policies = Policies::load(&config.addons.mcp.policies);
+        let policy_files = std::mem::take(&mut policies.files);
+        let first = builder.build(1, Arc::clone(&config), None, policies)?;
         let snapshots = Arc::new(SnapshotStore::new(first));
         let current = Arc::downgrade(&snapshots);
         client.follow(Box::new(move || {
@@ -213,8 +221,9 @@ impl App {
         let service = Arc::new(service);
         let egress = Arc::new(EgressListeners::new(socket_dir));
         let out = Arc::clone(&egress);
-        let files = (&*source.dir, definitions);
-        let (gateway, operator) = mcp::gateway(&service, &config, files, out, &metrics)?;
+        let children = (spawner, machine);
+        let (gateway, operator) =
+            mcp::gateway(&service, &config, definitions, children, out, &metrics)?;
         let servers = Arc::clone(operator.core.mounts());
         let checks = Checks {
             addons: addons.clone(),
@@ -263,6 +272,7 @@ impl App {
             log,
             reloader,
             snapshots,
+            commands,
             questions,
             operator,
             approval_metrics,
@@ -389,6 +399,8 @@ impl Running {
         // least `DRAIN_STEP_LIMIT`.
         let left = limit.saturating_sub(begun.elapsed()).max(DRAIN_STEP_LIMIT);
         self.app.operator.core.mounts().stop(left).await;
+        // The commands of the flows that were aborted are being killed.
+        let _ = tokio::time::timeout(DRAIN_STEP_LIMIT, self.app.commands.settled()).await;
         // Flows may have started more refreshes of tokens since the first `token_sources.drain`.
         let _ = tokio::time::timeout(DRAIN_STEP_LIMIT, token_sources.drain()).await;
         self.shutdown.cancel();

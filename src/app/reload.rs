@@ -8,7 +8,7 @@ use std::time::Duration;
 use addons::Settings;
 use addons::contract::FileVersion;
 use addons::contract::settings::Report;
-use addons::mcp::Bundle;
+use addons::mcp::PoliciesSettings;
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +18,7 @@ use super::build::Builder;
 use super::private_options::PrivateOptions;
 use crate::config::{self, Config, ConfigErrors, FILES, Listen, Profile, ProxyConfig};
 use crate::mcp::Mounts;
-use crate::mcp::policy::{BundleFiles, Bundles, Unloaded};
+use crate::mcp::policy::{BundleFiles, Policies, Unloaded};
 use crate::runtime::pause;
 use crate::secret_files;
 use crate::snapshot::{Snapshot, SnapshotStore};
@@ -166,9 +166,9 @@ impl Reloader {
     fn load(&self) -> Result<Snapshot, Vec<String>> {
         let texts =
             |errors: ConfigErrors| errors.0.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let mut bundles = Bundles::default();
+        let mut policies = Policies::default();
         let check = |settings: &Settings, report: &Report| {
-            bundles = self.load_bundles(&settings.mcp.policies.bundles, report);
+            policies = self.load_policies(&settings.mcp.policies, report);
         };
         let mut config = self.source.reload(check).map_err(texts)?;
         self.refuse_gone(&config)?;
@@ -184,7 +184,7 @@ impl Reloader {
                 generation,
                 Arc::new(config),
                 Some(&self.snapshots.current()),
-                bundles,
+                policies,
             )
             .map_err(|failure| vec![failure.to_string()])
     }
@@ -192,15 +192,16 @@ impl Reloader {
     /// Loads the policies. A policy that cannot be loaded is reported as an error. The exception is
     /// a policy that is also unloaded in the configuration in force: it must not block other
     /// changes.
-    fn load_bundles(&self, settings: &[Bundle], report: &Report) -> Bundles {
-        let mut bundles = Bundles::load(settings);
-        *self.policy_files.lock() = std::mem::take(&mut bundles.files);
-        let unloaded = &self.snapshots.current().unloaded_policies;
-        let is_newly_unloaded = |bundle: &&Unloaded| !unloaded.iter().any(|one| bundle.is_of(one));
-        for bundle in bundles.unloaded.iter().filter(is_newly_unloaded) {
-            report.error(bundle.config_error());
+    fn load_policies(&self, settings: &PoliciesSettings, report: &Report) -> Policies {
+        let mut policies = Policies::load(settings);
+        *self.policy_files.lock() = std::mem::take(&mut policies.files);
+        let known = &self.snapshots.current().unloaded_policies;
+        let is_newly_unloaded =
+            |policy: &&Unloaded| !known.iter().any(|one| policy.settings.equals(one));
+        for policy in policies.unloaded.iter().filter(is_newly_unloaded) {
+            report.error(policy.config_error());
         }
-        bundles
+        policies
     }
 
     /// Refuses a configuration that lacks a file of the configuration in force. The file was more

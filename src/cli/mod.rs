@@ -31,7 +31,7 @@ use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
 use crate::config::{self, Config, DEV_STATE, Profile};
-use crate::mcp::policy::Bundles;
+use crate::mcp::policy::Policies;
 use crate::sandbox;
 
 pub use audit::verify as verify_audit;
@@ -176,8 +176,8 @@ fn load(dir: &ConfigDir) -> Result<Config, Failure> {
 pub fn check(dir: &ConfigDir) -> Result<(), Failure> {
     let (dir, profile) = dir.here();
     let config = config::load_checked(&dir, profile, |settings, report| {
-        for bundle in Bundles::load(&settings.mcp.policies.bundles).unloaded {
-            report.error(bundle.config_error());
+        for policy in Policies::load(&settings.mcp.policies).unloaded {
+            report.error(policy.config_error());
         }
     })?;
     for warning in &config.warnings {

@@ -35,8 +35,8 @@ pub use mounts::{
     Egress, EgressListener, Entry, EventReader, HttpParts, HttpTransport, Known, LineTaker, List,
     ListChanges, Local, MAX_CALLS, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, MAX_SESSIONS, Machine,
     MakeProcess, MessageLimits, Mount, MountError, MountHealth, MountPorts, MountSession,
-    MountState, Mounted, Mounts, Opening, Origin, Pooled, ProcessConfig, ProcessManager, Runtime,
-    ServerTransports, Spawner, StdioPorts, StdioTransport, StreamEvent, Transport, Transports,
-    Unsolicited, add_param_fields, process_manager, request_fields,
+    MountState, Mounted, Mounts, Opening, Origin, Pooled, ProcessConfig, ProcessManager, Program,
+    Runtime, ServerTransports, Spawner, StdioPorts, StdioTransport, StreamEvent, Transport,
+    Transports, Unsolicited, add_param_fields, process_manager, request_fields,
 };
 pub use version::{Era, Version};

@@ -35,7 +35,7 @@ pub use handle::{Ending, Event, Refused, SELF_EXE, Sandbox, Signalled, start, st
 pub use pid1::{is_inside, run as run_pid1};
 pub use pseudo_terminal::PseudoTerminal;
 pub use session::run as run_session;
-pub use spec::{Access, Command, Entry, Spec, Terminal};
+pub use spec::{Access, Command, Entry, Limits, Spec, Terminal};
 pub use supervisor::run as run_supervisor;
 
 /// The port of the proxy on loopback inside the sandbox.

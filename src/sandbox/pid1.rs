@@ -75,6 +75,7 @@ fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
         .and_then(|()| privileges::drop_capabilities())
         .and_then(|()| system_calls::restrict(spec.unix_sockets))
         .map_err(Refused::internal("giving up privileges"))?;
+    limit(&spec)?;
     let command = start(&spec.command, streams)?;
     if let Some(terminal) = &terminal {
         bring_to_foreground(terminal, command)?;
@@ -89,6 +90,15 @@ fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
     let ending = reap(command, WaitOptions::UNTRACED, stopped)?;
     let _ = launcher.send(&SandboxMessage::Ended(ending), &[]);
     std::process::exit(code::DONE.into());
+}
+
+/// Applies the limits of the specification, if it has any.
+pub(super) fn limit(spec: &Spec) -> Result<(), Refused> {
+    let limited = spec
+        .limits
+        .as_ref()
+        .map_or(Ok(()), privileges::limit_command);
+    limited.map_err(Refused::internal("limiting its memory and processors"))
 }
 
 /// Receives the launcher's first message: the specification, and the command's standard streams.

@@ -6,10 +6,12 @@ use std::io;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
-    configure_capability_in_ambient_set, remove_capability_from_bounding_set, set_capabilities,
-    set_no_new_privs,
+    CapabilitySet, CapabilitySets, CpuSet, capabilities, clear_ambient_capability_set,
+    configure_capability_in_ambient_set, remove_capability_from_bounding_set, sched_getaffinity,
+    sched_getcpu, sched_setaffinity, set_capabilities, set_no_new_privs,
 };
+
+use super::spec::Limits;
 
 /// The most concurrent processes and threads of one sandbox.
 const MAX_PROCESSES: u64 = 8192;
@@ -73,10 +75,35 @@ pub fn limit_resources() -> io::Result<()> {
         (Resource::Nproc, MAX_PROCESSES),
         (Resource::Nofile, MAX_FILES),
     ] {
-        let lower = |limit: Option<u64>| Some(limit.map_or(most, |limit| limit.min(most)));
-        let now = getrlimit(resource);
-        let (current, maximum) = (lower(now.current), lower(now.maximum));
-        setrlimit(resource, Rlimit { current, maximum })?;
+        lower(resource, most)?;
     }
     Ok(())
+}
+
+/// Applies limits to this process and, since they are inherited, to the command that it starts
+/// later.
+///
+/// The memory limit counts private writable memory (`RLIMIT_DATA`), not addresses (`RLIMIT_AS`):
+/// runtimes such as those of Go and JavaScript reserve far more addresses than they use. It must
+/// leave this process enough memory to start the command.
+pub fn limit_command(limits: &Limits) -> io::Result<()> {
+    lower(Resource::Data, limits.memory)?;
+    let allowed = sched_getaffinity(None)?;
+    let (before, from): (Vec<usize>, Vec<usize>) = (0..CpuSet::MAX_CPU)
+        .filter(|cpu| allowed.is_set(*cpu))
+        .partition(|cpu| *cpu < sched_getcpu());
+    // From the present processor on, which the kernel has chosen as one with little load.
+    let mut chosen = CpuSet::new();
+    for cpu in from.into_iter().chain(before).take(limits.cpus) {
+        chosen.set(cpu);
+    }
+    Ok(sched_setaffinity(None, &chosen)?)
+}
+
+/// Lowers a limit of this process. A lower limit in force is kept.
+fn lower(resource: Resource, most: u64) -> io::Result<()> {
+    let least = |limit: Option<u64>| Some(limit.map_or(most, |limit| limit.min(most)));
+    let now = getrlimit(resource);
+    let (current, maximum) = (least(now.current), least(now.maximum));
+    Ok(setrlimit(resource, Rlimit { current, maximum })?)
 }

@@ -18,6 +18,17 @@ pub struct Spec {
     pub terminal: Option<Terminal>,
     /// Whether the command may make Unix sockets other than connected pairs.
     pub unix_sockets: bool,
+    /// Limits besides those of every sandbox.
+    pub limits: Option<Limits>,
+}
+
+/// Limits on the processes of a command.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// The most private memory of each process, in bytes.
+    pub memory: u64,
+    /// The number of processors that all processes together may use.
+    pub cpus: usize,
 }
 
 /// An entry of the file system. Paths are absolute, as the command sees them, and contain no

@@ -8,6 +8,7 @@
 )]
 
 mod children;
+mod command_policy;
 mod layers;
 mod loopback;
 mod mcp_http;

@@ -86,7 +86,8 @@ pub enum OutboundError {
     Denied(#[from] Denial),
 }
 
-/// Evaluates the operator's policy bundles on MCP messages, on threads of the evaluator.
+/// Evaluates the operator's policies on MCP messages: Rego bundles, on threads of the evaluator, or
+/// one command, which counts as a bundle.
 pub trait Evaluator: Send + Sync {
     /// Whether any bundle judges messages of this method.
     fn covers(&self, method: &str) -> bool;

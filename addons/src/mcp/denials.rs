@@ -81,7 +81,7 @@ impl Target {
             .with("name", self.name())
             .with("reason", reason)
             .rule("policies")
-            .hint("repair the bundle that policies.bundles in mcp.yaml names")
+            .hint("repair the policy that mcp.yaml names under policies; the log has the reason")
     }
 
     /// The denial of a server's error whose code or message is reserved for the proxy.

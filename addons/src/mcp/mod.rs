@@ -44,10 +44,10 @@ pub use metrics::{Execution, ExecutionStatus, McpMetrics};
 pub use people::OpenQuestion;
 pub use revision::bundles_revision;
 pub use settings::{
-    Bundle, CodingEndpoint, CodingSettings, Confine, E2bSettings, HiddenValue, HttpSettings,
-    HttpTransport, Injected, MAX_EXPOSED_NAME, McpSettings, OnChange, OnUnavailable, OverrideRule,
-    OverrideRules, PersonWaits, PoliciesSettings, PolisSettings, Scope, ServerKind, ServerSettings,
-    StdioSettings,
+    Bundle, CodingEndpoint, CodingSettings, CommandPolicy, Confine, E2bSettings, HiddenValue,
+    HttpSettings, HttpTransport, Injected, MAX_EXPOSED_NAME, McpSettings, OnChange, OnUnavailable,
+    OverrideRule, OverrideRules, PersonWaits, PoliciesSettings, Policy, PolisSettings, Scope,
+    ServerKind, ServerSettings, StdioSettings,
 };
 pub use suspicious::looks_like_instruction;
 

@@ -57,8 +57,7 @@ impl Mcp {
                 return denial;
             }
             let bundle = ruling.bundle.as_deref().unwrap_or("policies");
-            let change =
-                format!("change the policy of {bundle}, under policies.bundles in mcp.yaml");
+            let change = format!("change the policy {bundle}, under policies in mcp.yaml");
             let hint = match denial.edit() {
                 Some(edit) => format!("{edit}, or {change}"),
                 None => change,

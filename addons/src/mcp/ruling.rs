@@ -44,7 +44,7 @@ impl Ruling {
         for decision in decisions {
             if strictest < Some(decision.effect) {
                 strictest = Some(decision.effect);
-                let fallback = || ["decided by the bundle ", &decision.bundle].concat().into();
+                let fallback = || ["decided by the policy ", &decision.bundle].concat().into();
                 ruling.reason = decision.reason.unwrap_or_else(fallback);
                 ruling.effect = decision.effect;
                 ruling.bundle = Some(decision.bundle);

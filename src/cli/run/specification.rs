@@ -114,6 +114,7 @@ pub fn specification(
         },
         terminal: None,
         unix_sockets: true,
+        limits: None,
     })
 }
 

@@ -73,7 +73,7 @@ pub use pooled::{MAX_CALLS, Pooled};
 pub use ports::{CurrentChain, MountPorts, Mounted, Origin, Transports, Unsolicited};
 pub use process::{
     Children, E2b, LineTaker, Local, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, Machine, ProcessConfig,
-    ProcessManager, Runtime, Spawner,
+    ProcessManager, Program, RunningProgram, Runtime, Secrets, Spawner, find_program,
 };
 pub use refused::{has_no_network, refused_hosts};
 pub use session_key::SessionKey;

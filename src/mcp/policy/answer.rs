@@ -1,7 +1,11 @@
 //! The answer of a policy.
 
+use std::fmt::Display;
+
 use addons::contract::Effect;
+use addons::json::strict;
 use regorus::Value;
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::error::EvaluationError;
@@ -12,6 +16,8 @@ pub const MEMBERS: [&str; 3] = ["decision", "reason", "modified"];
 /// Limit on the length of a reason, and of an unknown decision in an error, in bytes. Longer text
 /// is truncated, since it is sent to the agent and written to the audit log.
 const MAX_REASON_BYTES: usize = 1024;
+/// The error of a redaction without a replacement.
+const NOTHING_MODIFIED: &str = "the decision is redact, and `modified` is undefined";
 /// Reason of an undefined decision.
 const UNDEFINED: &str = "the policy is undefined for this input";
 
@@ -46,6 +52,55 @@ pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
     }
 }
 
+/// The answer that a command prints. `rationale` is another name for `reason`.
+#[derive(Deserialize)]
+struct Printed<'a> {
+    decision: String,
+    #[serde(alias = "rationale")]
+    reason: Option<String>,
+    #[serde(borrow)]
+    modified: Option<&'a RawValue>,
+}
+
+/// Reads the answer that a command has printed: one JSON object with `decision`, `reason` and
+/// `modified`. Other members are ignored.
+pub fn read_printed(text: &[u8]) -> Result<Answer, EvaluationError> {
+    let invalid = |error: &dyn Display| wrong(&format!("it printed no valid answer: {error}"));
+    if text.trim_ascii().is_empty() {
+        return Err(wrong("it printed nothing"));
+    }
+    let text = strict::check_at_most(usize::MAX, text).map_err(|error| invalid(&error))?;
+    // An array could be deserialized, too.
+    if !text.trim_start().starts_with('{') {
+        return Err(invalid(&"it is not an object"));
+    }
+    let printed: Printed<'_> = serde_json::from_str(text).map_err(|error| invalid(&error))?;
+    let effect = effect(&printed.decision)?;
+    let modified = match (effect, printed.modified) {
+        (Effect::Redact, Some(modified)) if modified.get().starts_with('{') => {
+            Some(modified.to_owned())
+        }
+        (Effect::Redact, Some(_)) => return Err(wrong("`modified` is not an object")),
+        (Effect::Redact, None) => return Err(wrong(NOTHING_MODIFIED)),
+        _ => None,
+    };
+    Ok(Answer {
+        effect,
+        reason: printed.reason.as_deref().map(shortened),
+        modified,
+    })
+}
+
+/// The effect of a decision.
+fn effect(decision: &str) -> Result<Effect, EvaluationError> {
+    Effect::named(decision).ok_or_else(|| {
+        let word = shortened(decision);
+        wrong(&format!(
+            "{word:?} is not a decision; the decisions are allow, deny_continue, deny_abort, ask and redact"
+        ))
+    })
+}
+
 fn of_members([decision, reason, modified]: [Value; 3]) -> Result<Answer, EvaluationError> {
     let decision = match decision {
         Value::Undefined => {
@@ -63,12 +118,7 @@ fn of_members([decision, reason, modified]: [Value; 3]) -> Result<Answer, Evalua
         Value::String(text) => Some(shortened(&text)),
         _ => return Err(wrong("`reason` is not a string")),
     };
-    let effect = Effect::named(&decision).ok_or_else(|| {
-        let word = shortened(&decision);
-        EvaluationError::Answer(format!(
-            "{word:?} is not a decision; the decisions are allow, deny_continue, deny_abort, ask and redact"
-        ))
-    })?;
+    let effect = effect(&decision)?;
     let modified = match effect {
         Effect::Redact => Some(replacement(modified)?),
         _ => None,
@@ -85,7 +135,7 @@ fn replacement(modified: Value) -> Result<Box<RawValue>, EvaluationError> {
     match modified {
         object @ Value::Object(_) => serde_json::value::to_raw_value(&object)
             .map_err(|error| EvaluationError::Answer(error.to_string())),
-        Value::Undefined => Err(wrong("the decision is redact, and `modified` is undefined")),
+        Value::Undefined => Err(wrong(NOTHING_MODIFIED)),
         _ => Err(wrong("`modified` is not an object")),
     }
 }
@@ -97,4 +147,86 @@ fn shortened(text: &str) -> String {
 
 fn wrong(message: &str) -> EvaluationError {
     EvaluationError::Answer(message.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn one_json_object_with_a_known_decision_is_an_answer() {
+        each_row(
+            [
+                (r#"{"decision": "allow"}"#, "allow None None"),
+                (
+                    " {\"decision\":\"ask\",\"reason\":\"why\"}\n",
+                    "ask Some(\"why\") None",
+                ),
+                (
+                    r#"{"decision":"deny_abort","rationale":"r","x":[1]}"#,
+                    "deny_abort Some(\"r\") None",
+                ),
+                (
+                    r#"{"decision":"redact","modified":{"n":1.50}}"#,
+                    r#"redact None Some("{\"n\":1.50}")"#,
+                ),
+                (
+                    r#"{"decision":"allow","modified":{"n":1},"reason":null}"#,
+                    "allow None None",
+                ),
+            ],
+            |(printed, expected)| {
+                let Answer {
+                    effect,
+                    reason,
+                    modified,
+                } = read_printed(printed.as_bytes()).unwrap();
+                let modified = modified.as_ref().map(|modified| modified.get());
+                let found = format!("{} {reason:?} {modified:?}", effect.as_str());
+                assert_eq!(found, expected);
+            },
+        );
+    }
+
+    #[test]
+    fn anything_else_is_no_answer() {
+        let deep = format!(
+            "{{\"decision\":\"allow\",\"x\":{}{}}}",
+            "[".repeat(200),
+            "]".repeat(200)
+        );
+        each_row(
+            [
+                "",
+                " \n",
+                "allow",
+                "\"allow\"",
+                "null",
+                "{}",
+                r#"["allow", null, null]"#,
+                r#"{"decision": null}"#,
+                r#"{"decision": true}"#,
+                r#"{"decision": ["allow"]}"#,
+                r#"{"decision": "Allow"}"#,
+                r#"{"decision": "allow "}"#,
+                r#"{"Decision": "allow"}"#,
+                r#"{"decision": "allow"} {"decision": "allow"}"#,
+                r#"{"decision": "allow"},"#,
+                r#"{"decision": "deny_continue", "decision": "allow"}"#,
+                r#"{"decision": "allow", "reason": 1}"#,
+                r#"{"decision": "allow", "reason": "a", "rationale": "b"}"#,
+                r#"{"decision": "allow", "x": {"a": 1, "a": 2}}"#,
+                r#"{"decision": "redact"}"#,
+                r#"{"decision": "redact", "modified": null}"#,
+                r#"{"decision": "redact", "modified": "x"}"#,
+                r#"{"decision": "allow", "x": NaN}"#,
+                "\u{feff}{\"decision\": \"allow\"}",
+                &deep,
+            ],
+            |printed| assert!(read_printed(printed.as_bytes()).is_err(), "{printed}"),
+        );
+        assert!(read_printed(b"{\"decision\": \"allow\", \"x\": \"\xff\"}").is_err());
+    }
 }

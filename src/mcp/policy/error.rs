@@ -1,10 +1,10 @@
-//! Errors of loading a bundle and of evaluating its policies.
+//! Errors of loading a policy and of evaluating it.
 
 use std::io;
 
 use thiserror::Error;
 
-/// Why a bundle could not be loaded. The text names the reason and, if a single file is at fault,
+/// Why a bundle or a command could not be loaded. The text names the reason and, if a single file is at fault,
 /// that file.
 #[derive(Debug, Error)]
 pub enum LoadError {
@@ -52,6 +52,12 @@ pub enum LoadError {
          name the package that holds the rule `decision`"
     )]
     NoEntrypoint(String, String),
+    /// The program of a command does not exist.
+    #[error(
+        "the program {0:?} is not found: install it, or give its path in `command`, absolute or \
+         relative to `work_dir`"
+    )]
+    NoProgram(String),
     /// The entrypoint is not a path.
     #[error("entrypoint {0:?} is not a path such as mcp/authz")]
     Entrypoint(String),

@@ -5,10 +5,10 @@ use std::time::Duration;
 use addons::contract::Effect;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
-/// Upper bounds of the histogram's buckets, in seconds: from the duration of a small policy to the
-/// default time-out.
-const BOUNDS: [f64; 10] = [
-    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.001, 0.005, 0.025, 0.1, 0.5,
+/// Upper bounds of the histogram's buckets, in seconds: from the duration of a small bundle to the
+/// default time-out of a command.
+const BOUNDS: [f64; 12] = [
+    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.001, 0.005, 0.025, 0.1, 0.5, 2.0, 5.0,
 ];
 
 /// Value of the label `decision` for an evaluation that failed.

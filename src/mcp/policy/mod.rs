@@ -1,7 +1,7 @@
-//! Policies in Rego: bundles, which are loaded with the configuration and evaluated for each
-//! message.
+//! Policies: Rego bundles, or a command, which are loaded with the configuration and evaluated for
+//! each message.
 //!
-//! The interpreter of regorus evaluates them, on the threads of [`PolicyThreads`]. Functions whose
+//! `command` has the second kind. The interpreter of regorus evaluates bundles, on the threads of [`PolicyThreads`]. Functions whose
 //! results in regorus differ from those in OPA are in `builtins`.
 //!
 //! The operator writes the policies; their inputs are untrusted. The size of an input and the time
@@ -15,6 +15,7 @@
 mod answer;
 mod builtins;
 mod bundle;
+mod command;
 mod error;
 mod files;
 mod interpreter;
@@ -24,6 +25,7 @@ mod program;
 mod recursion;
 mod syntax;
 mod threads;
+mod turns;
 mod yaml;
 
 use std::collections::BTreeMap;
@@ -36,9 +38,10 @@ use addons::contract::{
 use addons::mcp::{Bundle as BundleSettings, OnUnavailable};
 use regorus::Value;
 
+pub use command::CommandRunner;
 pub use error::LoadError;
 pub use files::BundleFiles;
-pub use loading::{Bundles, Unloaded};
+pub use loading::{Policies, Unloaded};
 pub use metrics::PolicyMetrics;
 pub use threads::PolicyThreads;
 
@@ -47,8 +50,18 @@ use error::EvaluationError;
 use metrics::{FAILED, TIMED_OUT, UNAVAILABLE};
 use program::{MAX_INPUT_BYTES, Program, left};
 
+/// The parts of evaluators that reloads keep.
+pub struct PolicyParts {
+    /// Evaluate bundles.
+    pub threads: Arc<PolicyThreads>,
+    /// Runs commands.
+    pub commands: Arc<CommandRunner>,
+    /// The metrics of all policies.
+    pub metrics: Arc<PolicyMetrics>,
+}
+
 /// Evaluates the bundles of one configuration.
-pub struct RegoEvaluator {
+struct RegoEvaluator {
     bundles: Arc<[LoadedBundle]>,
     on_unavailable: OnUnavailable,
     threads: Arc<PolicyThreads>,
@@ -64,17 +77,17 @@ struct LoadedBundle {
 impl RegoEvaluator {
     /// Creates the evaluator of `bundles`. `on_unavailable` decides on a message if a bundle for
     /// its method could not be loaded.
-    pub fn new(
-        bundles: Bundles,
+    fn new(
+        bundles: Vec<LoadedBundle>,
         on_unavailable: OnUnavailable,
         threads: Arc<PolicyThreads>,
         metrics: Arc<PolicyMetrics>,
     ) -> Self {
-        for bundle in &bundles.all {
+        for bundle in &bundles {
             metrics.create_configured(&bundle.settings.id);
         }
         Self {
-            bundles: bundles.all.into(),
+            bundles: bundles.into(),
             on_unavailable,
             threads,
             metrics,

@@ -4,7 +4,6 @@
 //! much wait for themselves. An evaluation cannot be interrupted, so one that runs for longer than
 //! [`SLICE`] keeps its thread at a low priority, and another thread takes over the queue.
 
-use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,18 +16,11 @@ use rustix::thread::gettid;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::turns::Turns;
+
 /// Limit on the threads that [`PolicyThreads::start`] starts. More would take the cores from
 /// connections.
 const MAX_THREADS: usize = 4;
-/// Limit on the evaluations of a container that wait or run; further ones fail with
-/// [`EvaluatorError::Busy`].
-const MAX_OF_CONTAINER: usize = 64;
-/// Limit on the total size of the inputs of a container's evaluations, in bytes.
-const MAX_BYTES_OF_CONTAINER: usize = 16 << 20;
-/// Limit on the evaluations of all containers that wait or run.
-const MAX_JOBS: usize = 1024;
-/// Limit on the total size of their inputs, in bytes. Parsed, an input takes about ten times as much.
-const MAX_BYTES: usize = 64 << 20;
 /// How long an evaluation may run before another thread takes over the queue. A policy takes about
 /// 0.2 ms for a small input.
 const SLICE: Duration = Duration::from_millis(10);
@@ -54,36 +46,16 @@ struct Shared {
     begun: Condvar,
 }
 
-#[derive(Default)]
 struct Queue {
-    /// The containers that have jobs, and none that runs, in the order of their turns.
-    turns: VecDeque<ContainerId>,
-    lanes: HashMap<ContainerId, Lane>,
+    turns: Turns<Job>,
     running: Vec<Running>,
-    load: Load,
     /// Number of threads that run one slow evaluation and then end.
     slow: usize,
     closed: bool,
 }
 
-/// The jobs of one container.
-#[derive(Default)]
-struct Lane {
-    waiting: VecDeque<Job>,
-    /// Of the jobs that wait, and of the one that runs.
-    load: Load,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Load {
-    jobs: usize,
-    bytes: usize,
-}
-
-struct Job {
-    run: Box<dyn FnOnce() + Send>,
-    bytes: usize,
-}
+/// Runs one evaluation.
+type Job = Box<dyn FnOnce() + Send>;
 
 struct Running {
     container: ContainerId,
@@ -91,26 +63,6 @@ struct Running {
     since: Instant,
     /// Whether another thread has taken over the queue.
     is_slow: bool,
-}
-
-impl Load {
-    fn with(self, bytes: usize) -> Self {
-        Self {
-            jobs: self.jobs.saturating_add(1),
-            bytes: self.bytes.saturating_add(bytes),
-        }
-    }
-
-    fn without(self, bytes: usize) -> Self {
-        Self {
-            jobs: self.jobs.saturating_sub(1),
-            bytes: self.bytes.saturating_sub(bytes),
-        }
-    }
-
-    fn is_within(self, jobs: usize, bytes: usize) -> bool {
-        self.jobs <= jobs && self.bytes <= bytes
-    }
 }
 
 impl PolicyThreads {
@@ -122,7 +74,12 @@ impl PolicyThreads {
 
     pub(super) fn with(threads: usize) -> io::Result<Self> {
         let this = Self(Arc::new(Shared {
-            queue: Mutex::default(),
+            queue: Mutex::new(Queue {
+                turns: Turns::new(1),
+                running: Vec::new(),
+                slow: 0,
+                closed: false,
+            }),
             arrived: Condvar::new(),
             begun: Condvar::new(),
         }));
@@ -153,7 +110,7 @@ impl PolicyThreads {
                 let _ = sender.send(work());
             }
         });
-        self.0.push(container, Job { run, bytes })?;
+        self.0.push(container, run, bytes)?;
         match timeout(limit.saturating_add(GRACE), receiver).await {
             Ok(Ok(value)) => Ok(value),
             // The closure was dropped without a result, since `work` panicked.
@@ -180,48 +137,21 @@ fn start(name: &str, serve: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 impl Queue {
-    fn push(&mut self, container: &ContainerId, job: Job) -> Result<(), EvaluatorError> {
-        let all = self.load.with(job.bytes);
-        let lane = self.lanes.entry(container.clone()).or_default();
-        let own = lane.load.with(job.bytes);
-        let fits = own.is_within(MAX_OF_CONTAINER, MAX_BYTES_OF_CONTAINER);
-        if !fits || !all.is_within(MAX_JOBS, MAX_BYTES) {
-            if lane.load.jobs == 0 {
-                self.lanes.remove(container);
-            }
-            return Err(EvaluatorError::Busy);
-        }
-        if lane.load.jobs == 0 {
-            self.turns.push_back(container.clone());
-        }
-        lane.waiting.push_back(job);
-        (lane.load, self.load) = (own, all);
-        Ok(())
-    }
-
     /// Takes the next job, of the container whose turn it is.
-    fn begin(&mut self) -> Option<(ContainerId, Job)> {
-        let container = self.turns.pop_front()?;
-        let job = self.lanes.get_mut(&container)?.waiting.pop_front()?;
+    fn begin(&mut self) -> Option<(ContainerId, Job, usize)> {
+        let next = self.turns.begin()?;
         self.running.push(Running {
-            container: container.clone(),
+            container: next.0.clone(),
             thread: gettid(),
             since: Instant::now(),
             is_slow: false,
         });
-        Some((container, job))
+        Some(next)
     }
 
     /// Removes a job that has ended. Returns whether it was slow, so that its thread must end.
     fn end(&mut self, container: &ContainerId, bytes: usize) -> bool {
-        self.load = self.load.without(bytes);
-        if let Some(lane) = self.lanes.get_mut(container) {
-            lane.load = lane.load.without(bytes);
-            match lane.waiting.is_empty() {
-                true => drop(self.lanes.remove(container)),
-                false => self.turns.push_back(container.clone()),
-            }
-        }
+        self.turns.end(container, bytes);
         let at = self
             .running
             .iter()
@@ -238,14 +168,14 @@ impl Shared {
         start("policy", move || shared.serve())
     }
 
-    fn push(&self, container: &ContainerId, job: Job) -> Result<(), EvaluatorError> {
-        self.queue.lock().push(container, job)?;
+    fn push(&self, container: &ContainerId, job: Job, bytes: usize) -> Result<(), EvaluatorError> {
+        self.queue.lock().turns.push(container, job, bytes)?;
         self.arrived.notify_one();
         Ok(())
     }
 
     /// Waits for a job; `None` if the queue is closed.
-    fn next(&self) -> Option<(ContainerId, Job)> {
+    fn next(&self) -> Option<(ContainerId, Job, usize)> {
         let mut queue = self.queue.lock();
         while !queue.closed {
             if let Some(next) = queue.begin() {
@@ -261,7 +191,7 @@ impl Shared {
 
     /// Runs jobs until the handle is dropped, or until another thread has taken over the queue.
     fn serve(&self) {
-        while let Some((container, Job { run, bytes })) = self.next() {
+        while let Some((container, run, bytes)) = self.next() {
             if catch_unwind(AssertUnwindSafe(run)).is_err() {
                 tracing::error!("the policy engine panicked");
             }

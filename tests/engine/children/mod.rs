@@ -1,7 +1,7 @@
 //! MCP servers as child processes: their sessions, their confinement, and their end.
 
 mod confinement;
-mod fixture;
+pub mod fixture;
 mod hostile;
 mod life;
 mod properties;

@@ -4,6 +4,7 @@ mod bounds;
 mod charged;
 mod client;
 mod coding;
+mod command_policy;
 mod eras;
 mod front;
 mod health;

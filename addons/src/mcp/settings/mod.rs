@@ -2,6 +2,7 @@
 
 mod clients;
 mod coding;
+mod command;
 mod http;
 mod names;
 mod overrides;
@@ -20,9 +21,9 @@ use crate::contract::settings::{Fields, Files, Setting, check_version};
 pub(super) use overrides::HINTS;
 pub use polis::PolisSettings;
 pub use types::{
-    Bundle, CodingEndpoint, CodingSettings, Confine, E2bSettings, HiddenValue, HttpSettings,
-    HttpTransport, Injected, McpSettings, OnChange, OnUnavailable, OverrideRule, OverrideRules,
-    PoliciesSettings, Scope, ServerKind, ServerSettings, StdioSettings,
+    Bundle, CodingEndpoint, CodingSettings, CommandPolicy, Confine, E2bSettings, HiddenValue,
+    HttpSettings, HttpTransport, Injected, McpSettings, OnChange, OnUnavailable, OverrideRule,
+    OverrideRules, PoliciesSettings, Policy, Scope, ServerKind, ServerSettings, StdioSettings,
 };
 pub use waits::PersonWaits;
 

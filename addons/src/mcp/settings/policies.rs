@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::command::evaluator;
 use super::{Bundle, OnUnavailable, PoliciesSettings, short_name};
 use crate::contract::settings::{Fields, Setting};
 
@@ -48,9 +48,11 @@ pub(super) fn read(fields: &Fields<'_>) -> PoliciesSettings {
         }
         Some(choice)
     });
+    let (timeout, command) = evaluator(&fields.section("evaluator"), !bundles.is_empty());
     PoliciesSettings {
         bundles,
-        timeout: evaluator_timeout(&fields.section("evaluator")),
+        command,
+        timeout,
         on_unavailable,
     }
 }
@@ -62,12 +64,7 @@ fn bundle(at: &Setting<'_>) -> Option<Bundle> {
         fields.need("path"),
         fields.need("entrypoint"),
     );
-    let methods = fields.or("methods", METHODS.map(Arc::from).to_vec(), |at| {
-        at.filled_list(|at| {
-            let known = KNOWN_METHODS.map(|method| (method, method));
-            at.one_of(&known).map(Arc::from)
-        })
-    });
+    let methods = methods(&fields);
     Some(Bundle {
         id: id?.parse(short_name)?,
         path: PathBuf::from(path?.text()?),
@@ -75,6 +72,16 @@ fn bundle(at: &Setting<'_>) -> Option<Bundle> {
         methods,
         key: at.path().into(),
         place: at.place(),
+    })
+}
+
+/// Reads the methods of the messages that a policy judges.
+pub(super) fn methods(fields: &Fields<'_>) -> Vec<Arc<str>> {
+    fields.or("methods", METHODS.map(Arc::from).to_vec(), |at| {
+        at.filled_list(|at| {
+            let known = KNOWN_METHODS.map(|method| (method, method));
+            at.one_of(&known).map(Arc::from)
+        })
     })
 }
 
@@ -89,21 +96,4 @@ fn entrypoint_path(text: &str) -> Result<Arc<str>, &'static str> {
         return Ok(text.into());
     }
     Err("must be the path of a package or rule, such as mcp/authz")
-}
-
-fn evaluator_timeout(fields: &Fields<'_>) -> Duration {
-    let is_command = fields.or("kind", false, |at| {
-        at.one_of(&[("rego", false), ("command", true)])
-    });
-    if is_command {
-        fields.refuse(
-            "kind",
-            "command is not supported by this version: rego is the only kind",
-        );
-        for key in ["command", "memory", "cpus"] {
-            fields.find(key);
-        }
-    }
-    let default = PoliciesSettings::default().timeout;
-    fields.or("timeout", default, |at| at.duration())
 }

@@ -19,7 +19,7 @@ pub(super) fn read(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerK
     // unknown.
     let (env, work_dir) = (environment(fields), work_dir(fields));
     let hosts = fields.list("hosts", |at| at.parse(host_and_port));
-    let read = fields.list("read", |at| at.parse(visible_path));
+    let read = readable(fields);
     let write = fields.list("write", |at| {
         let path = at.parse(visible_path)?;
         if is_of_programs(&path) {
@@ -32,13 +32,7 @@ pub(super) fn read(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerK
         }
         Some(path)
     });
-    let confine = fields.or("confine", Confine::Namespaces, |at| {
-        at.one_of(&[("namespaces", Confine::Namespaces), ("none", Confine::None)])
-    });
-    if let (Confine::None, Some(at)) = (confine, fields.find("confine")) {
-        let message = "confine: none gives the server all rights of the proxy's process";
-        at.report().warn_at(at.place(), message);
-    }
+    let confine = confine(fields, "the server");
     let unix_sockets = fields.or("unix_sockets", false, |at| at.boolean());
     let eager = fields.or("eager", true, |at| at.boolean());
     if is_e2b {
@@ -59,8 +53,24 @@ pub(super) fn read(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerK
     }))
 }
 
+/// Reads `confine`, and warns if the process is not confined.
+pub(super) fn confine(fields: &Fields<'_>, whose: &str) -> Confine {
+    let choices = [("namespaces", Confine::Namespaces), ("none", Confine::None)];
+    let confine = fields.or("confine", Confine::Namespaces, |at| at.one_of(&choices));
+    if let (Confine::None, Some(at)) = (confine, fields.find("confine")) {
+        let message = format!("confine: none gives {whose} all rights of the proxy's process");
+        at.report().warn_at(at.place(), message);
+    }
+    confine
+}
+
+/// Reads the paths that a process may read.
+pub(super) fn readable(fields: &Fields<'_>) -> Vec<PathBuf> {
+    fields.list("read", |at| at.parse(visible_path))
+}
+
 /// Reads the program and its arguments; `command` may contain both.
-fn command_line(command: &Setting<'_>, fields: &Fields<'_>) -> Option<Vec<HiddenValue>> {
+pub(super) fn command_line(command: &Setting<'_>, fields: &Fields<'_>) -> Option<Vec<HiddenValue>> {
     let text = |at: Setting<'_>| at.text().map(HiddenValue::of);
     let args = fields.list("args", text);
     let mut line = if command.is_scalar() {
@@ -77,7 +87,7 @@ fn command_line(command: &Setting<'_>, fields: &Fields<'_>) -> Option<Vec<Hidden
 }
 
 /// Warns of variables in the command line of a process.
-fn warn_of_visible_values(fields: &Fields<'_>) {
+pub(super) fn warn_of_visible_values(fields: &Fields<'_>) {
     for at in ["command", "args"]
         .into_iter()
         .filter_map(|key| fields.find(key))
@@ -91,7 +101,7 @@ fn warn_of_visible_values(fields: &Fields<'_>) {
 }
 
 /// Reads `env`: a mapping, or the `NAME=value` list of polis.
-fn environment(fields: &Fields<'_>) -> Vec<(String, HiddenValue)> {
+pub(super) fn environment(fields: &Fields<'_>) -> Vec<(String, HiddenValue)> {
     let Some(at) = fields.find("env") else {
         return Vec::new();
     };
@@ -121,7 +131,7 @@ fn environment(fields: &Fields<'_>) -> Vec<(String, HiddenValue)> {
 }
 
 /// The values of the variables that were expanded in the command, its arguments and `env`.
-fn expanded(fields: &Fields<'_>) -> Vec<HiddenValue> {
+pub(super) fn expanded(fields: &Fields<'_>) -> Vec<HiddenValue> {
     let read = ["command", "args", "env"].map(|key| fields.find(key));
     let values = read.into_iter().flatten().flat_map(|at| at.expanded());
     values.map(HiddenValue::of).collect()
@@ -132,7 +142,7 @@ fn is_variable(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(fits)
 }
 
-fn work_dir(fields: &Fields<'_>) -> Option<PathBuf> {
+pub(super) fn work_dir(fields: &Fields<'_>) -> Option<PathBuf> {
     let named = fields.optional("work_dir", |at| at.parse(visible_path));
     named.or_else(|| fields.optional("cwd", |at| at.parse(visible_path)))
 }

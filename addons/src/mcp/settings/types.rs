@@ -245,10 +245,12 @@ impl fmt::Debug for Injected {
 pub struct PoliciesSettings {
     /// The bundles; all are evaluated, and the strictest decision counts.
     pub bundles: Vec<Bundle>,
-    /// Time limit for all bundles together to judge one message, or one input request in a
-    /// server's response.
+    /// The command that judges messages; then there are no bundles.
+    pub command: Option<CommandPolicy>,
+    /// Time limit for all bundles together, or the command, to judge one message, or one input
+    /// request in a server's response.
     pub timeout: Duration,
-    /// The reaction if a bundle could not be loaded.
+    /// The reaction if a bundle or the command could not be loaded.
     pub on_unavailable: OnUnavailable,
 }
 
@@ -256,6 +258,7 @@ impl Default for PoliciesSettings {
     fn default() -> Self {
         Self {
             bundles: Vec::new(),
+            command: None,
             timeout: Duration::from_millis(500),
             on_unavailable: OnUnavailable::Deny,
         }
@@ -279,14 +282,99 @@ pub struct Bundle {
     pub place: Place,
 }
 
-/// The reaction if a bundle could not be loaded.
+/// A command that is run for each message and prints its decision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CommandPolicy {
+    /// The program and its arguments; never empty.
+    pub command: Vec<HiddenValue>,
+    /// Environment variables in addition to those of every child process.
+    pub env: Vec<(String, HiddenValue)>,
+    /// The values of the variables that were expanded in `command` and `env`. They may be secrets.
+    pub expanded: Vec<HiddenValue>,
+    /// The file whose text the command gets.
+    pub source: Option<PathBuf>,
+    /// The working directory of the process; the home directory if `None`.
+    pub work_dir: Option<PathBuf>,
+    /// Paths that the process may read.
+    pub read: Vec<PathBuf>,
+    /// How the process is confined.
+    pub confine: Confine,
+    /// The most private memory of each of its processes, in bytes.
+    pub memory: u64,
+    /// The number of processors that its processes may use.
+    pub cpus: usize,
+    /// The methods of the messages that the command judges.
+    pub methods: Vec<Arc<str>>,
+    /// Its place in the file.
+    pub place: Place,
+}
+
+impl CommandPolicy {
+    /// The command's name in metrics, in the audit and in denials: the `bundle` there.
+    pub const ID: &'static str = "command";
+    /// Its key path.
+    pub const KEY: &'static str = "policies.evaluator";
+}
+
+/// A configured policy.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Policy {
+    /// A Rego bundle.
+    Bundle(Bundle),
+    /// A command.
+    Command(CommandPolicy),
+}
+
+impl Policy {
+    /// Its name in metrics and in the audit.
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Bundle(bundle) => &bundle.id,
+            Self::Command(_) => CommandPolicy::ID,
+        }
+    }
+
+    /// Its key path.
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Bundle(bundle) => &bundle.key,
+            Self::Command(_) => CommandPolicy::KEY,
+        }
+    }
+
+    /// Its place in the file.
+    pub fn place(&self) -> Place {
+        match self {
+            Self::Bundle(bundle) => bundle.place,
+            Self::Command(command) => command.place,
+        }
+    }
+
+    /// Whether `other` has the same settings, wherever they are in the file.
+    pub fn equals(&self, other: &Self) -> bool {
+        match (self, other.clone()) {
+            (Self::Bundle(own), Self::Bundle(mut moved)) => {
+                moved.key.clone_from(&own.key);
+                moved.place = own.place;
+                moved == *own
+            }
+            (Self::Command(own), Self::Command(mut moved)) => {
+                moved.place = own.place;
+                moved == *own
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The reaction if a bundle or the command could not be loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnUnavailable {
-    /// Denies the messages that the bundle would judge.
+    /// Denies the messages that the policy would judge.
     #[default]
     Deny,
-    /// Leaves the decision on the messages that the bundle would judge to the other bundles. If no
-    /// loaded bundle judges a message, the message passes.
+    /// Leaves the decision on the messages that the policy would judge to the other bundles. If no
+    /// loaded policy judges a message, the message passes.
     Allow,
 }
 

@@ -1,7 +1,5 @@
 //! Processes on this machine, confined unless the server has `confine: none`.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +16,7 @@ use super::stderr::{self, Secrets};
 use super::view::Machine;
 use super::{LineTaker, ProcessConfig, ProcessManager, Runtime, Spawner};
 use crate::mcp::mounts::MountError;
-use crate::sandbox::{Event, Refused, Sandbox, Signalled};
+use crate::sandbox::{Event, Sandbox, Signalled};
 
 /// A process on this machine.
 pub struct Local {
@@ -45,13 +43,6 @@ enum Order {
     Kill,
 }
 
-/// The parent's ends of a process's standard streams.
-struct Streams {
-    stdin: pipe::Sender,
-    stdout: pipe::Receiver,
-    stderr: pipe::Receiver,
-}
-
 impl Local {
     /// Creates a manager that starts its process with `spawner`. `machine` determines the files
     /// that a confined process sees.
@@ -68,41 +59,25 @@ impl Local {
     }
 
     async fn begin(&self, config: ProcessConfig) -> Result<(), MountError> {
-        let cannot = MountError::CannotStart;
-        // Spawned first: the sandbox creates its namespaces while `spec` reads directories.
-        let sandbox = self.spawner.spawn(config.confine).await.map_err(refused)?;
-        let (machine, wanted) = (Arc::clone(&self.machine), config.clone());
-        let spec = tokio::task::spawn_blocking(move || machine.spec(&wanted)).await;
-        let spec = spec
-            .map_err(|error| cannot(error.to_string()))?
-            .map_err(cannot)?;
-        let opened =
-            Streams::open().map_err(|error| cannot(format!("cannot create pipes: {error}")));
-        let (streams, ends) = opened?;
-        let ends_of_child = ends.each_ref().map(AsFd::as_fd);
-        let egress = config.egress.as_deref();
-        let begun = sandbox.begin(egress, &spec, ends_of_child);
-        begun.map_err(refused)?;
-        // Closes the parent's copies of the child's ends, so that reads see the end of the output.
-        drop(ends);
-        let sandbox = started(sandbox).await?;
+        let (program, egress) = (&config.program, config.egress.as_deref());
+        let running = program.start(&self.spawner, &self.machine, egress).await?;
         let (orders, receiver) = mpsc::channel(2);
         self.state.send_replace(State::Running);
-        *self.stdin.lock().await = Some(streams.stdin);
+        *self.stdin.lock().await = Some(running.stdin);
         *self.stdout.lock().await = Some(Lines {
-            stream: streams.stdout,
+            stream: running.stdout,
             longest: config.longest_line,
             memory: config.memory,
         });
         *self.orders.lock().await = Some(orders);
-        let of_env = config.env.iter().map(|(_, value)| value);
+        let of_env = config.program.env.iter().map(|(_, value)| value);
         let secrets = of_env.chain(&config.secrets);
         let secrets = Secrets::among(secrets.map(|value| value.as_str()));
         let server = config.server;
         let log = move |line: &str| tracing::info!(%server, line, "an MCP server's stderr");
-        tokio::spawn(stderr::follow(streams.stderr, secrets, log));
+        tokio::spawn(stderr::follow(running.stderr, secrets, log));
         tokio::spawn(attend(
-            sandbox,
+            running.sandbox,
             receiver,
             self.state.clone(),
             self.gone.clone(),
@@ -114,50 +89,6 @@ impl Local {
         if let Some(orders) = &*self.orders.lock().await {
             // A process that has ended takes no orders.
             let _ = orders.try_send(order);
-        }
-    }
-}
-
-impl Streams {
-    fn open() -> io::Result<(Self, [OwnedFd; 3])> {
-        let (stdin_of_child, stdin) = io::pipe()?;
-        let (stdout, stdout_of_child) = io::pipe()?;
-        let (stderr, stderr_of_child) = io::pipe()?;
-        let streams = Self {
-            stdin: pipe::Sender::from_owned_fd(stdin.into())?,
-            stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
-            stderr: pipe::Receiver::from_owned_fd(stderr.into())?,
-        };
-        let ends = [
-            stdin_of_child.into(),
-            stdout_of_child.into(),
-            stderr_of_child.into(),
-        ];
-        Ok((streams, ends))
-    }
-}
-
-fn refused(refused: Refused) -> MountError {
-    MountError::CannotStart(refused.message)
-}
-
-/// Waits until the command runs. Fails if the sandbox cannot be created, or ends before the command
-/// has started.
-async fn started(mut sandbox: Sandbox) -> Result<Sandbox, MountError> {
-    loop {
-        match sandbox.next().await {
-            Ok(Event::Started) => return Ok(sandbox),
-            Ok(Event::Terminal(_) | Event::Stopped) => {}
-            Ok(Event::Ended(ending)) => {
-                sandbox.end().await;
-                return Err(MountError::Died {
-                    exit: Some(ending.exit_code().into()),
-                });
-            }
-            Err(refusal) => {
-                sandbox.kill().await;
-                return Err(refused(refusal));
-            }
         }
     }
 }

@@ -5,6 +5,7 @@ mod e2b;
 mod launch;
 mod lines;
 mod local;
+mod running;
 mod stderr;
 mod view;
 
@@ -22,9 +23,12 @@ pub use children::{ChildPlace, Children, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, Ru
 pub use e2b::E2b;
 pub use launch::Spawner;
 pub use local::Local;
-pub use view::Machine;
+pub use running::RunningProgram;
+pub use stderr::Secrets;
+pub use view::{Machine, find_program};
 
 use super::{MessageMemory, MountError};
+use crate::sandbox::Limits;
 
 /// Manages one process, which is started at most once.
 pub trait ProcessManager: Send + Sync {
@@ -85,12 +89,26 @@ impl Runtime {
 pub struct ProcessConfig {
     /// The server's name, for the log.
     pub server: String,
+    /// What is executed.
+    pub program: Program,
+    /// Values that must not appear in the log, besides those of the program's `env`.
+    pub secrets: Vec<Zeroizing<String>>,
+    /// The path of the Unix socket through which a confined process reaches the network. If `None`,
+    /// a confined process has no network.
+    pub egress: Option<PathBuf>,
+    /// Limit on the length of a line of its output, in bytes.
+    pub longest_line: usize,
+    /// The memory budget that unfinished lines of its output are charged to.
+    pub memory: Arc<dyn MessageMemory>,
+}
+
+/// A program, what it may see, and its limits.
+#[derive(Clone)]
+pub struct Program {
     /// The program and its arguments.
     pub command: Vec<String>,
     /// Environment variables in addition to those of every child.
     pub env: Vec<(String, Zeroizing<String>)>,
-    /// Values that must not appear in the log, besides those of `env`.
-    pub secrets: Vec<Zeroizing<String>>,
     /// The working directory; the home directory if `None`.
     pub work_dir: Option<PathBuf>,
     /// Paths that the process may read, besides those of every confined process.
@@ -101,17 +119,14 @@ pub struct ProcessConfig {
     pub confine: Confine,
     /// Whether a confined process may make Unix sockets other than connected pairs.
     pub unix_sockets: bool,
-    /// The path of the Unix socket through which a confined process reaches the network. If `None`,
-    /// a confined process has no network.
-    pub egress: Option<PathBuf>,
-    /// Limit on the length of a line of its output, in bytes.
-    pub longest_line: usize,
-    /// The memory budget that unfinished lines of its output are charged to.
-    pub memory: Arc<dyn MessageMemory>,
+    /// Whether the environment of a confined process names the proxy and its certificates.
+    pub knows_proxy: bool,
+    /// Limits besides those of every child.
+    pub limits: Option<Limits>,
 }
 
-impl ProcessConfig {
-    fn program(&self) -> OsString {
+impl Program {
+    fn name(&self) -> OsString {
         self.command.first().map(OsString::from).unwrap_or_default()
     }
 

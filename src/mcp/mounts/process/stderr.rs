@@ -37,9 +37,9 @@ impl Secrets {
         self.0.first().map_or(0, |secret| secret.len())
     }
 
-    /// Redacts a line and cuts it to [`MAX_LINE`] bytes. `is_cut` says that `follow` dropped the
-    /// end of the line, so that `line` may end within a secret.
-    fn redact(&self, line: &[u8], is_cut: bool) -> String {
+    /// Redacts a line and cuts it to [`MAX_LINE`] bytes. `is_cut` says that the end of the line was
+    /// dropped, so that `line` may end within a secret.
+    pub fn redact(&self, line: &[u8], is_cut: bool) -> String {
         let mut text = String::from_utf8_lossy(line).into_owned();
         for secret in &self.0 {
             text = text.replace(secret.as_str(), REDACTED);

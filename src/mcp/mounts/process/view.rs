@@ -10,7 +10,7 @@ use addons::mcp::Confine;
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
-use super::ProcessConfig;
+use super::Program;
 use crate::sandbox::machine::{self, CERTIFICATES};
 use crate::sandbox::{Access, Command, Entry, PROXY_PORT, Spec};
 use crate::tls::variables;
@@ -56,13 +56,13 @@ impl Machine {
     }
 
     /// The command and its view of the file system. Reads directories, so it blocks.
-    pub fn spec(&self, config: &ProcessConfig) -> Result<Spec, String> {
-        let directory = match &config.work_dir {
+    pub fn spec(&self, program: &Program) -> Result<Spec, String> {
+        let directory = match &program.work_dir {
             Some(directory) => self.canonical(directory)?,
             None => self.home.clone(),
         };
-        let (files, directory) = match config.confine {
-            Confine::Namespaces => (self.files(config, &directory)?, directory),
+        let (files, directory) = match program.confine {
+            Confine::Namespaces => (self.files(program, &directory)?, directory),
             Confine::None if directory.is_dir() => (Vec::new(), directory),
             Confine::None => (Vec::new(), PathBuf::from("/")),
         };
@@ -70,27 +70,28 @@ impl Machine {
             hostname: HOST_NAME.to_owned(),
             files,
             command: Command {
-                program: config.program(),
-                arguments: config.arguments(),
-                environment: self.environment(config),
+                program: program.name(),
+                arguments: program.arguments(),
+                environment: self.environment(program),
                 directory,
-                if_missing: match config.confine {
+                if_missing: match program.confine {
                     Confine::Namespaces => IF_MISSING.to_owned(),
                     Confine::None => "not found".to_owned(),
                 },
             },
             terminal: None,
-            unix_sockets: config.unix_sockets,
+            unix_sockets: program.unix_sockets,
+            limits: program.limits,
         })
     }
 
-    fn files(&self, config: &ProcessConfig, directory: &Path) -> Result<Vec<Entry>, String> {
+    fn files(&self, program: &Program, directory: &Path) -> Result<Vec<Entry>, String> {
         let certificates = fs::canonicalize(&self.certificates)
             .map_err(|error| format!("{}: {error}", self.certificates.display()))?;
         let mut shown = Vec::new();
         for (paths, access) in [
-            (&config.read, Access::ReadOnly),
-            (&config.write, Access::Writable),
+            (&program.read, Access::ReadOnly),
+            (&program.write, Access::Writable),
         ] {
             for path in paths {
                 shown.push((self.canonical(path)?, access));
@@ -115,9 +116,9 @@ impl Machine {
         };
         let mut files = self.system();
         files.extend(machine::own(&self.home, &certificates));
-        let program = find(&config.program(), directory);
+        let found = find(&program.name(), directory);
         let real_home = Some(self.home.as_path()).filter(|home| home.is_dir());
-        let programs = machine::programs(&self.home, real_home, program.as_deref(), resolve);
+        let programs = machine::programs(&self.home, real_home, found.as_deref(), resolve);
         // Programs below a shown path are visible already. The mount of the shown path would cover
         // a mount for them, and a covered mount cannot be made read-only.
         let programs = programs.into_iter();
@@ -192,7 +193,7 @@ impl Machine {
         Ok(())
     }
 
-    fn environment(&self, config: &ProcessConfig) -> Vec<(OsString, OsString)> {
+    fn environment(&self, program: &Program) -> Vec<(OsString, OsString)> {
         let mut environment: Vec<(OsString, OsString)> = PASSED_ON
             .iter()
             .filter_map(|name| Some(((*name).into(), env::var_os(name)?)))
@@ -205,14 +206,16 @@ impl Machine {
             add("PATH", PATH.into());
         }
         add("HOME", self.home.clone().into());
-        if config.confine == Confine::Namespaces {
+        if program.confine == Confine::Namespaces {
             add("TMPDIR", "/tmp".into());
+        }
+        if program.confine == Confine::Namespaces && program.knows_proxy {
             let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
             for (name, value) in variables(&proxy, Path::new(CERTIFICATES), None) {
                 add(name, value.into());
             }
         }
-        for (name, value) in &config.env {
+        for (name, value) in &program.env {
             add(name, value.as_str().into());
         }
         environment
@@ -222,6 +225,16 @@ impl Machine {
 /// Whether a path is one of `roots`, or below one.
 fn is_below(roots: &[PathBuf], path: &Path) -> bool {
     roots.iter().any(|root| path.starts_with(root))
+}
+
+/// Finds a program as a child with this working directory would; `None` if it does not exist.
+pub fn find_program(program: &str, work_dir: Option<&Path>) -> Option<PathBuf> {
+    let machine = Machine::new(PathBuf::new(), Vec::new());
+    let directory = match work_dir {
+        Some(directory) => machine.canonical(directory).ok()?,
+        None => machine.home,
+    };
+    find(&program.into(), &directory)
 }
 
 /// Finds a program and resolves symbolic links in its path; `None` if it does not exist.
@@ -237,38 +250,19 @@ fn find(program: &OsString, directory: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use addons::contract::Denial;
-
     use super::*;
-    use crate::http::Reservation;
-    use crate::mcp::mounts::MessageMemory;
 
-    struct NoMemory;
-
-    impl MessageMemory for NoMemory {
-        fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
-            Err(Denial::internal())
-        }
-
-        fn count(&self, _: &Denial) {}
-    }
-
-    fn config() -> ProcessConfig {
-        ProcessConfig {
-            server: "kb".to_owned(),
+    fn program() -> Program {
+        Program {
             command: vec!["true".to_owned()],
             env: vec![("API_KEY".to_owned(), "x".to_owned().into())],
-            secrets: Vec::new(),
             work_dir: None,
             read: Vec::new(),
             write: Vec::new(),
             confine: Confine::Namespaces,
             unix_sockets: false,
-            egress: None,
-            longest_line: 1000,
-            memory: Arc::new(NoMemory),
+            knows_proxy: true,
+            limits: None,
         }
     }
 
@@ -276,13 +270,22 @@ mod tests {
     fn a_child_inherits_only_the_listed_variables_of_the_proxy() {
         let root = tempfile::tempdir().unwrap();
         let machine = Machine::new(root.path().to_owned(), Vec::new());
-        let spec = machine.spec(&config()).unwrap();
+        let spec = machine.spec(&program()).unwrap();
         let mut names: Vec<_> = spec.command.environment.iter().map(|(n, _)| n).collect();
         for name in PASSED_ON {
             names.retain(|known| *known != name);
         }
         let proxy = variables("http://127.0.0.1:3128", Path::new(CERTIFICATES), None);
         names.retain(|name| proxy.iter().all(|(known, _)| name != known));
+        assert_eq!(names, ["HOME", "TMPDIR", "API_KEY"]);
+
+        let mut without_proxy = program();
+        without_proxy.knows_proxy = false;
+        let spec = machine.spec(&without_proxy).unwrap();
+        let names = spec.command.environment.iter().map(|(name, _)| name);
+        let names: Vec<_> = names
+            .filter(|name| PASSED_ON.iter().all(|one| name != one))
+            .collect();
         assert_eq!(names, ["HOME", "TMPDIR", "API_KEY"]);
     }
 
@@ -293,8 +296,8 @@ mod tests {
         fs::create_dir(&state).unwrap();
         let machine = Machine::new(root.path().to_owned(), vec![state.clone()]);
         let hide = Entry::Hide { at: state.clone() };
-        assert!(machine.spec(&config()).unwrap().files.contains(&hide));
-        let mut shows = config();
+        assert!(machine.spec(&program()).unwrap().files.contains(&hide));
+        let mut shows = program();
         shows.read = vec![state.clone()];
         assert!(
             machine

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::egress::{Egress, EgressListener};
-use super::process::{Children, ProcessConfig, ProcessManager};
+use super::process::{Children, ProcessConfig, ProcessManager, Program};
 use super::{Era, MountError, MountSession, OpenMemory, Opening, Transport};
 use waiting::Waiting;
 
@@ -127,16 +127,20 @@ impl StdioTransport {
         let memory = (self.ports.memory)(self.system(), container);
         Ok(ProcessConfig {
             server: self.server.name.to_string(),
-            command: command.map(|word| word.0.to_string()).collect(),
-            env: env
-                .map(|(name, value)| (name.clone(), value.0.clone()))
-                .collect(),
+            program: Program {
+                command: command.map(|word| word.0.to_string()).collect(),
+                env: env
+                    .map(|(name, value)| (name.clone(), value.0.clone()))
+                    .collect(),
+                work_dir: settings.work_dir.clone(),
+                read: settings.read.clone(),
+                write: settings.write.clone(),
+                confine: settings.confine,
+                unix_sockets: settings.unix_sockets,
+                knows_proxy: true,
+                limits: None,
+            },
             secrets: settings.expanded.iter().map(|one| one.0.clone()).collect(),
-            work_dir: settings.work_dir.clone(),
-            read: settings.read.clone(),
-            write: settings.write.clone(),
-            confine: settings.confine,
-            unix_sockets: settings.unix_sockets,
             egress: egress.map(|egress| egress.path.clone()),
             longest_line: (self.ports.limits)().bytes,
             memory: memory.ok_or_else(|| MountError::Denied(Denial::internal()))?,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use addons::contract::settings::Place;
 use addons::contract::{ContainerId, Effect};
+use addons::mcp::PoliciesSettings;
 use prometheus::{Encoder, Registry, TextEncoder};
 
 use super::*;
@@ -53,8 +54,12 @@ impl Fixture {
         let registry = Registry::new();
         let metrics = Arc::new(PolicyMetrics::new(&registry).unwrap());
         let threads = Arc::new(PolicyThreads::start().unwrap());
-        let mut bundles = Bundles::load(&settings);
-        let unloaded = std::mem::take(&mut bundles.unloaded);
+        let mut policies = Policies::load(&PoliciesSettings {
+            bundles: settings,
+            ..PoliciesSettings::default()
+        });
+        let unloaded = std::mem::take(&mut policies.unloaded);
+        let bundles = policies.bundles;
         Self {
             _directory: directory,
             evaluator: RegoEvaluator::new(bundles, on_unavailable, threads, metrics),
@@ -157,7 +162,7 @@ async fn a_bundle_that_is_not_loaded_denies_unless_on_unavailable_is_allow() {
     let [unloaded] = &fixture.unloaded[..] else {
         panic!("{:?}", fixture.unloaded)
     };
-    assert_eq!(&*unloaded.settings.id, "bad");
+    assert_eq!(unloaded.settings.id(), "bad");
     assert!(
         unloaded.error.to_string().contains("authz.rego:"),
         "{}",

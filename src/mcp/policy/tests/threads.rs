@@ -2,6 +2,7 @@
 
 use std::sync::mpsc;
 
+use super::super::turns::{MAX_BYTES, MAX_BYTES_OF_CONTAINER, MAX_OF_CONTAINER};
 use super::*;
 
 const LIMIT: Duration = Duration::from_millis(50);
@@ -129,7 +130,7 @@ async fn containers_take_turns() {
     for (waiting, name) in ["a", "a", "a", "b", "c", "b"].into_iter().enumerate() {
         let tell = tell.clone();
         tasks.push(threads.spawn(name, move || tell.send(name).unwrap()));
-        let queued = |queue: &Queue| queue.load.jobs == waiting + 2;
+        let queued = |queue: &Queue| queue.turns.load.jobs == waiting + 2;
         threads.reaches("the evaluation waits", queued).await;
     }
     drop((release, tell));
@@ -154,7 +155,7 @@ async fn a_container_over_its_share_is_refused_and_cancelled_work_never_begins()
         let began = began.clone();
         waiting.push(threads.spawn("a", move || began.send(()).unwrap()));
     }
-    let full = |queue: &Queue| queue.load.jobs == MAX_OF_CONTAINER;
+    let full = |queue: &Queue| queue.turns.load.jobs == MAX_OF_CONTAINER;
     threads.reaches("the share is used up", full).await;
     let refused = threads.spawn("a", || ()).await.unwrap();
     assert!(matches!(refused, Err(EvaluatorError::Busy)), "{refused:?}");
@@ -165,7 +166,7 @@ async fn a_container_over_its_share_is_refused_and_cancelled_work_never_begins()
     }
     drop((release, began));
     first.await.unwrap().unwrap();
-    let empty = |queue: &Queue| queue.load.jobs == 0;
+    let empty = |queue: &Queue| queue.turns.load.jobs == 0;
     threads.reaches("cancelled work is dropped", empty).await;
     threads.spawn("a", || ()).await.unwrap().unwrap();
     assert_eq!(begins.recv().ok(), None);
@@ -186,7 +187,7 @@ async fn inputs_are_bounded_in_bytes_for_a_container_and_in_all() {
             (release, tokio::spawn(task))
         })
         .unzip();
-    let full = |queue: &Queue| queue.load.bytes == MAX_BYTES;
+    let full = |queue: &Queue| queue.turns.load.bytes == MAX_BYTES;
     threads.reaches("the memory is used up", full).await;
     let refused = threads.run(&a, LIMIT, 1, || ()).await;
     assert!(matches!(refused, Err(EvaluatorError::Busy)), "{refused:?}");
@@ -194,6 +195,6 @@ async fn inputs_are_bounded_in_bytes_for_a_container_and_in_all() {
     for task in tasks {
         task.await.unwrap().unwrap();
     }
-    let empty = |queue: &Queue| queue.load.bytes == 0 && queue.lanes.is_empty();
+    let empty = |queue: &Queue| queue.turns.load.bytes == 0 && queue.turns.lanes.is_empty();
     threads.reaches("nothing is held", empty).await;
 }

@@ -79,8 +79,44 @@ fn errors_name_their_place() {
                 "mcp.yaml:2:54: policies.bundles[0].entrypoint: must be the path of a package or rule, such as mcp/authz",
             ),
             (
+                "policies: { evaluator: { kind: opa } }",
+                "mcp.yaml:2:32: policies.evaluator.kind: must be one of rego, command",
+            ),
+            (
                 "policies: { evaluator: { kind: command } }",
-                "mcp.yaml:2:24: policies.evaluator.kind: command is not supported by this version: rego is the only kind",
+                "mcp.yaml:2:24: policies.evaluator.command: is missing",
+            ),
+            (
+                "policies: { evaluator: { kind: command, command: [] } }",
+                "mcp.yaml:2:50: policies.evaluator.command: must not be empty",
+            ),
+            (
+                "policies: { evaluator: { kind: command, command: [\"\"] } }",
+                "mcp.yaml:2:50: policies.evaluator.command: must name a program",
+            ),
+            (
+                "policies: { evaluator: { memory: 64MB } }",
+                "mcp.yaml:2:34: policies.evaluator.memory: belongs to kind: command: add it, or remove this key",
+            ),
+            (
+                "policies: { evaluator: { kind: command, command: x, memory: 1MB } }",
+                "mcp.yaml:2:61: policies.evaluator.memory: must be a number of bytes or a size such as 100MB, from 32MB to 1024GB",
+            ),
+            (
+                "policies: { evaluator: { kind: command, command: x, cpus: 0.5 } }",
+                "mcp.yaml:2:59: policies.evaluator.cpus: must be a whole number from 1 to 1024",
+            ),
+            (
+                "policies: { evaluator: { kind: command, command: x, env: { POLICY_SRC: a } } }",
+                "mcp.yaml:2:58: policies.evaluator.env: POLICY_SRC is set by the proxy: choose another name",
+            ),
+            (
+                "policies: { evaluator: { kind: command, command: x, hosts: [a.example.com] } }",
+                "mcp.yaml:2:53: policies.evaluator.hosts: unknown key; known here: kind, timeout, command, args, env, source, work_dir, cwd, read, confine, memory, cpus, methods",
+            ),
+            (
+                "policies: { bundles: [{ id: a, path: /p, entrypoint: a }], evaluator: { kind: command, command: x } }",
+                "mcp.yaml:2:79: policies.evaluator.kind: command cannot be combined with policies.bundles: remove the bundles, or this kind",
             ),
         ],
         |(text, error)| {

@@ -150,6 +150,40 @@ allowed_hosts: ["Gateway.example.com", "unified-proxy:8090"]
 }
 
 #[test]
+fn a_command_that_judges_messages_is_read_with_its_limits() {
+    let text = r#"version: 1
+policies:
+  evaluator: { kind: command, command: [python3, policy.py], source: /p/policy.py, memory: 512MB, cpus: 2, timeout: 2s,
+               env: { MODE: "${MODE}" }, work_dir: /p, read: [/q], methods: [tools/call, elicitation/create] }
+"#;
+    let (settings, _, warnings) = read_with(text, &[("MODE", "strict")]).unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    let policies = settings.policies;
+    assert_eq!((policies.bundles.len(), policies.timeout.as_secs()), (0, 2));
+    let command = policies.command.unwrap();
+    assert_eq!(texts(&command.command), ["python3", "policy.py"]);
+    assert_eq!(command.env[0].1.0.as_str(), "strict");
+    assert_eq!(texts(&command.expanded), ["strict"]);
+    assert_eq!((command.memory, command.cpus), (512 << 20, 2));
+    assert_eq!(command.source, Some("/p/policy.py".into()));
+    assert_eq!(command.work_dir, Some("/p".into()));
+    assert_eq!(command.read, [std::path::PathBuf::from("/q")]);
+    assert_eq!(command.methods.len(), 2);
+
+    let text =
+        "version: 1\npolicies: { evaluator: { kind: command, command: decide, confine: none } }";
+    let (settings, _, warnings) = read_with(text, &[]).unwrap();
+    let command = settings.policies.command.unwrap();
+    assert_eq!((command.memory, command.cpus), (256 << 20, 1));
+    assert_eq!((command.confine, command.source), (Confine::None, None));
+    assert_eq!(settings.policies.timeout.as_secs(), 5);
+    assert!(
+        warnings[0].contains("gives the policy all rights"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
 fn a_process_starts_with_the_lease_unless_eager_is_false() {
     each_row(
         [

@@ -6,6 +6,7 @@ mod classification;
 mod client_text;
 mod people;
 mod policy;
+mod properties;
 mod response;
 mod rules;
 
