@@ -19,6 +19,7 @@ use crate::mcp::{
     MessageLimits, MessageMemory, MountPorts, Mounts, OpenMemory, PinnedDefinitions, Rules,
     ServerTransports, Spawner, StdioPorts,
 };
+use crate::registry;
 use crate::sandbox::SELF_EXE;
 
 /// Builds the gateway for the servers of a configuration, and its interface for operators. `files`
@@ -27,7 +28,7 @@ pub fn gateway(
     service: &Arc<Service>,
     config: &Config,
     (files, definitions): (&Path, Arc<DefinitionFile>),
-    egress: Arc<EgressListeners>,
+    (egress, registry): (Arc<EgressListeners>, Arc<registry::Registry>),
     metrics: &Registry,
 ) -> Result<(Arc<Gateway>, Operator), Failure> {
     let counters = McpMetrics::new(metrics).map_err(internal)?;
@@ -67,7 +68,7 @@ pub fn gateway(
         core: Arc::clone(&core),
         definitions,
     };
-    Ok((Arc::new(Gateway::new(core, metrics)), operator))
+    Ok((Arc::new(Gateway::new(core, metrics, registry)), operator))
 }
 
 /// Builds the parts that servers on standard streams share.

@@ -212,7 +212,7 @@ impl App {
         service.stopping = stopping;
         let service = Arc::new(service);
         let egress = Arc::new(EgressListeners::new(socket_dir));
-        let out = Arc::clone(&egress);
+        let out = (Arc::clone(&egress), Arc::clone(&registry));
         let files = (&*source.dir, definitions);
         let (gateway, operator) = mcp::gateway(&service, &config, files, out, &metrics)?;
         let servers = Arc::clone(operator.core.mounts());

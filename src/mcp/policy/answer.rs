@@ -8,10 +8,12 @@ use super::error::EvaluationError;
 
 /// The names of the values that make up an answer. If the entrypoint is a package, its rules have
 /// these names. If the entrypoint is a rule, the members of its object have them.
-pub const MEMBERS: [&str; 3] = ["decision", "reason", "modified"];
+pub const MEMBERS: [&str; 4] = ["decision", "reason", "modified", "metadata"];
 /// Limit on the length of a reason, and of an unknown decision in an error, in bytes. Longer text
 /// is truncated, since it is sent to the agent and written to the audit log.
 const MAX_REASON_BYTES: usize = 1024;
+/// Limit on the length of `metadata`, in bytes of JSON. Longer metadata is left out.
+const MAX_METADATA_BYTES: usize = 4096;
 /// Reason of an undefined decision.
 const UNDEFINED: &str = "the policy is undefined for this input";
 
@@ -24,11 +26,12 @@ pub struct Answer {
     pub reason: Option<String>,
     /// The replacement of [`Effect::Redact`].
     pub modified: Option<Box<RawValue>>,
+    /// The `metadata`, if it is an object of at most [`MAX_METADATA_BYTES`].
+    pub metadata: Option<Box<RawValue>>,
 }
 
 /// Reads the value of the generated rule that collects an answer. The value is a list of lists:
-/// either one list with the entrypoint's object, or three lists, for `decision`, `reason` and
-/// `modified`. An inner list is empty if its value is undefined. An undefined decision is
+/// either one list with the entrypoint's object, or a list for each of [`MEMBERS`]. An inner list is empty if its value is undefined. An undefined decision is
 /// [`Effect::DenyContinue`].
 pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
     let Value::Array(lists) = value else {
@@ -39,20 +42,23 @@ pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
         _ => Value::Undefined,
     };
     match &*lists.iter().map(first).collect::<Vec<_>>() {
-        [Value::Undefined] => of_members([const { Value::Undefined }; 3]),
+        [Value::Undefined] => of_members([const { Value::Undefined }; 4]),
         [object @ Value::Object(_)] => of_members(MEMBERS.map(|name| object[name].clone())),
-        [decision, reason, modified] => of_members([decision, reason, modified].map(Value::clone)),
+        [decision, reason, modified, metadata] => {
+            of_members([decision, reason, modified, metadata].map(Value::clone))
+        }
         _ => Err(wrong("the entrypoint's value is not an object")),
     }
 }
 
-fn of_members([decision, reason, modified]: [Value; 3]) -> Result<Answer, EvaluationError> {
+fn of_members([decision, reason, modified, metadata]: [Value; 4]) -> Result<Answer, EvaluationError> {
     let decision = match decision {
         Value::Undefined => {
             return Ok(Answer {
                 effect: Effect::DenyContinue,
                 reason: Some(UNDEFINED.to_owned()),
                 modified: None,
+                metadata: None,
             });
         }
         Value::String(word) => word,
@@ -77,6 +83,10 @@ fn of_members([decision, reason, modified]: [Value; 3]) -> Result<Answer, Evalua
         effect,
         reason,
         modified,
+        metadata: Some(metadata)
+            .filter(|metadata| matches!(metadata, Value::Object(_)))
+            .and_then(|metadata| serde_json::value::to_raw_value(&metadata).ok())
+            .filter(|metadata| metadata.get().len() <= MAX_METADATA_BYTES),
     })
 }
 

@@ -12,7 +12,8 @@ use serde_json::value::RawValue;
 
 use super::line::AuditLine;
 use crate::contract::{
-    Addon, Direction, Flow, Frame, FrameBody, Order, Outcome, Request, Step, names,
+    Addon, Direction, Flow, Frame, FrameBody, Intercept, Order, Outcome, Request, SpanParent, Step,
+    names,
 };
 use crate::json::Members;
 
@@ -93,6 +94,12 @@ impl Addon for Trace {
             frame.body = FrameBody::Params(Some(params));
             flow.put_slot(context);
         }
+        link_intercept(flow);
+        Step::PASS
+    }
+
+    fn mcp_report<'a>(&'a self, flow: &'a mut Flow, _frame: &'a mut Frame) -> Step<'a> {
+        link_intercept(flow);
         Step::PASS
     }
 
@@ -117,6 +124,26 @@ impl Addon for Trace {
             duration: outcome.duration,
         });
     }
+}
+
+/// Puts the flow of a message of the interceptor API into the trace of its caller, and tells the
+/// interceptor the context for the call at the gateway.
+fn link_intercept(flow: &mut Flow) {
+    let Some(intercept) = flow.find_slot::<Intercept>() else {
+        return;
+    };
+    if flow.find_slot::<Context>().is_none()
+        && let Some(context) = intercept.traceparent.as_deref().and_then(Context::parse)
+    {
+        flow.put_slot(context);
+    }
+    let id = flow.id().number();
+    let context = flow.find_slot::<Context>().copied().unwrap_or(Context {
+        trace: begun_by(id),
+        parent: id,
+        flags: SAMPLED,
+    });
+    flow.put_slot(SpanParent(context.text(id).into()));
 }
 
 /// The trace id for a flow without context. The id must be unique, but need not be secret.
