@@ -379,7 +379,7 @@ impl Core {
 
     async fn find_listed(self: &Arc<Self>, caller: &Arc<Caller>, name: &str) -> Option<Found> {
         let mut tool = self.find_tool(caller, name, false).await;
-        if tool.is_none() {
+        if tool.is_none() && self.mount_for(caller, List::Tools, name, None).is_some() {
             self.started(caller, List::Tools, name, None).await;
             tool = self.find_tool(caller, name, true).await;
         }

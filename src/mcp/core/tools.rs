@@ -228,7 +228,7 @@ impl Core {
 
     /// The server, or one that may have a tool or prompt with this name: by an override, or by its
     /// prefix.
-    fn mount_for(
+    pub(super) fn mount_for(
         &self,
         caller: &Caller,
         list: List,

@@ -13,7 +13,7 @@ use super::request::{Asked, invalid, members, raw};
 /// The tool that calls another tool, which its arguments name.
 const EXEC: &str = "mcp-exec";
 /// The keys of a request: of older versions, and of later ones.
-const KEYS: [&str; 6] = ["Session", "Params", "Extra", "method", "params", "Method"];
+const KEYS: [&str; 5] = ["Session", "Params", "Extra", "method", "params"];
 /// The keys of the params of a call.
 const CALL: [&str; 3] = ["name", "arguments", "_meta"];
 const TOOLS_CALL: &str = "tools/call";
@@ -25,8 +25,8 @@ pub fn read(text: &RawValue, is_response: bool, own: &OwnDenials) -> Result<Aske
     }
     let all = members(text.get(), &KEYS)?;
     let (old, new) = (all.get("Params"), all.get("params"));
-    if all.get("Method").is_some() || (old.is_some() && new.is_some()) {
-        return Err(invalid("has both `Params` and `params`, or `Method`: which one counts?"));
+    if old.is_some() && new.is_some() {
+        return Err(invalid("has both `Params` and `params`, which Go reads as one key"));
     }
     let method = match all.get("method") {
         Some(_) => all.text("method").ok_or_else(|| invalid("`method` is not a text"))?,
@@ -102,8 +102,8 @@ fn after(text: &RawValue, own: &OwnDenials) -> Result<Asked, Denial> {
         return Ok(Asked::Nothing);
     }
     let result = members(text.get(), &["content", "isError", "structuredContent", "_meta"])?;
-    if let Some(reason) = own_denial(&result).filter(|reason| own.has(reason)) {
-        return Ok(Asked::OwnDenial(reason));
+    if own_denial(&result).is_some_and(|reason| own.has(&reason)) {
+        return Ok(Asked::Nothing);
     }
     Ok(Asked::After {
         claims: Claims::default(),

@@ -39,7 +39,7 @@ use reply::{Dialect, Said, body};
 use request::{Asked, read};
 
 /// The most bytes of an unread body that are drained after a block.
-const DRAIN_BYTES: u64 = 1 << 20;
+const DRAIN_BYTES: u64 = 16 << 20;
 
 /// What is known of a question, however far it came.
 struct Known {
@@ -119,7 +119,7 @@ async fn route(
     }
     let settings = &request.snapshot.config.addons.mcp;
     hosts::check(&request.head.headers, &settings.allowed_hosts)?;
-    if endpoint == Endpoint::Unknown || request.head.method != Method::POST {
+    if !endpoint.is_known() || request.head.method != Method::POST {
         let sentence = "Only POST to /intercept/before, /intercept/after and /intercept/claude-code is answered here";
         return Err(Denial::new(Code::MethodNotAllowed, sentence));
     }
@@ -138,10 +138,6 @@ async fn route(
     let core = &gateway.core;
     let (ruled, is_response) = match asked {
         Asked::Nothing => return Ok(Said::Unchanged),
-        Asked::OwnDenial(text) if visit.lease.own_denials.has(&text) => {
-            return Ok(Said::Unchanged);
-        }
-        Asked::OwnDenial(_) => return Err(Denial::internal()),
         Asked::Before {
             claims,
             method,
@@ -185,7 +181,8 @@ async fn route(
             metadata: ruled.metadata,
         },
     };
-    // Beyond the verdict: what the dialect cannot say is a block.
-    known.dialect.check(&said, is_response)?;
-    Ok(said)
+    // What the dialect cannot say is a block, which is recorded beside the verdict.
+    let checked = known.dialect.check(&said, is_response);
+    known.is_recorded = checked.is_ok();
+    checked.map(|()| said)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use addons::contract::Denial;
 use addons::json::strict::{self, StrictJsonError};
-use addons::json::{Members, RawJsonError};
+use addons::json::{Members, RawJsonError, same_name};
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
@@ -26,10 +26,8 @@ const MAX_ID: usize = 256;
 
 /// A question.
 pub enum Asked {
-    /// The call failed, or has no result: there is nothing to judge.
+    /// There is nothing to judge: the call failed, or its result is a block of ours.
     Nothing,
-    /// A result that looks like a block of ours, with this text.
-    OwnDenial(String),
     Before {
         claims: Claims,
         method: Arc<str>,
@@ -120,12 +118,15 @@ pub fn invalid(what: &str) -> Denial {
 /// case, and takes the last of several.
 pub fn members<'t>(text: &'t str, keys: &[&str]) -> Result<Members<'t>, Denial> {
     let members = Members::parse(text).map_err(|error: RawJsonError| invalid(&error.to_string()))?;
-    match members.other_spelling(keys) {
-        Some(key) => Err(invalid(&format!(
+    let is_other =
+        |key: &&str| !keys.contains(key) && keys.iter().any(|name| same_name(key, name));
+    let other = members.iter().map(|(key, _)| key).find(is_other);
+    if let Some(key) = other {
+        return Err(invalid(&format!(
             "{key:?}: a reader that ignores case would confuse it with another key"
-        ))),
-        None => Ok(members),
+        )));
     }
+    Ok(members)
 }
 
 /// A member that is a short text, or absent. Refuses other values.

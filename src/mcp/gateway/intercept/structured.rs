@@ -40,8 +40,8 @@ pub fn is_structured(text: &RawValue, is_response: bool) -> Result<bool, Denial>
 pub fn read(text: &RawValue, is_response: bool) -> Result<Asked, Denial> {
     let all = members(text.get(), &KEYS)?;
     let (word, other) = match is_response {
-        true => ("after", ["params", "params"]),
-        false => ("before", ["result", "error"]),
+        true => ("after", &["params"][..]),
+        false => ("before", &["result", "error"][..]),
     };
     let is_type = all.get("type").is_none() || all.text("type").as_deref() == Some(word);
     if !is_type {
