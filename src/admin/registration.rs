@@ -83,7 +83,8 @@ pub fn parse_registration(body: &[u8], now: OffsetDateTime) -> Result<NewRegistr
         )
     })?;
     if id.as_str() == TOKEN_AGENT {
-        let problem = "is the built-in container of callers with the token tokens.agent in mcp.yaml";
+        let problem =
+            "is the built-in container of callers with the token tokens.agent in mcp.yaml";
         return Err(invalid("container_id", problem));
     }
     Ok(NewRegistration {

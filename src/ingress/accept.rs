@@ -90,7 +90,13 @@ pub async fn serve_delegated(
             let snapshot = engine.service.snapshot();
             let admitted = Connection::admit_delegated(Arc::clone(&engine), &snapshot, &delegation);
             if let Some(admitted) = admitted {
-                serve(&engine, socket, admitted, on_mcp_server, ListenerKind::Proxy);
+                serve(
+                    &engine,
+                    socket,
+                    admitted,
+                    on_mcp_server,
+                    ListenerKind::Proxy,
+                );
             }
         }
     };

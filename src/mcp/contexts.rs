@@ -134,7 +134,10 @@ impl RequestContext {
         text(&mut object, "execution_ended", ended.as_deref());
         let exit_code = execution.exit_code.map(|code| code.to_string());
         object.member("exit_code", exit_code.as_deref().unwrap_or("null"));
-        let metadata = self.metadata.as_ref().map_or("{}", |metadata| metadata.get());
+        let metadata = self
+            .metadata
+            .as_ref()
+            .map_or("{}", |metadata| metadata.get());
         object.member("metadata", metadata);
         object.end()
     }

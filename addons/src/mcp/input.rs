@@ -9,8 +9,8 @@ use super::TOOLS_CALL;
 use super::call::{arguments, with_arguments};
 use super::denials::Target;
 use crate::contract::{
-    Annotations, Container, Denial, Direction, Effect, Flow, Intercept, McpSession, PolicyInput, RpcError,
-    RpcOutcome,
+    Annotations, Container, Denial, Direction, Effect, Flow, Intercept, McpSession, PolicyInput,
+    RpcError, RpcOutcome,
 };
 use crate::json::{Members, ObjectText};
 
@@ -64,8 +64,8 @@ impl EvaluatedMessage<'_> {
         let is_unattributed = intercept.is_some_and(|one| one.is_unattributed);
         let name = self.target.name();
         let container = self.container.id.as_str();
-        let [known_name, known_server, known_container] =
-            [&*name, &*self.target.server, container].map(|text| Some(text).filter(|_| !is_unattributed));
+        let [known_name, known_server, known_container] = [&*name, &*self.target.server, container]
+            .map(|text| Some(text).filter(|_| !is_unattributed));
         input.text_or_null("name", known_name);
         input.text_or_null("server", known_server);
         input.text_or_null("tool", self.target.tool.as_deref());

@@ -52,7 +52,10 @@ async fn a_context_is_found_with_its_lease_alone_until_its_time_is_over() {
     assert_eq!(find(web.lease, "2"), Some(NoContext::Unknown));
     sleep(TTL).await;
     assert_eq!(find(web.lease, "1"), Some(NoContext::Expired));
-    assert_eq!(contexts.take(web.lease, "1", TTL).err(), Some(NoContext::Expired));
+    assert_eq!(
+        contexts.take(web.lease, "1", TTL).err(),
+        Some(NoContext::Expired)
+    );
     assert_eq!(find(web.lease, "1"), Some(NoContext::Unknown));
     assert_eq!(contexts.active.get(), 0);
 }
@@ -64,16 +67,26 @@ async fn what_has_expired_is_forgotten_without_further_requests() {
     assert_eq!(contexts.active.get(), 1);
     sleep(TTL * 3 / 2).await;
     assert_eq!(contexts.active.get(), 0);
-    assert_eq!(contexts.find(web.lease, "1", TTL).err(), Some(NoContext::Expired));
+    assert_eq!(
+        contexts.find(web.lease, "1", TTL).err(),
+        Some(NoContext::Expired)
+    );
     sleep(TTL).await;
-    assert_eq!(contexts.find(web.lease, "1", TTL).err(), Some(NoContext::Unknown));
+    assert_eq!(
+        contexts.find(web.lease, "1", TTL).err(),
+        Some(NoContext::Unknown)
+    );
     assert!(!contexts.kept.lock().is_swept);
 }
 
 #[tokio::test(start_paused = true)]
 async fn over_its_capacity_the_oldest_context_goes_of_the_same_container_first() {
     let (contexts, web, db) = (contexts(), container("web"), container("db"));
-    let ids = |lease| (0..20).filter(|id| contexts.find(lease, &id.to_string(), TTL).is_ok()).count();
+    let ids = |lease| {
+        (0..20)
+            .filter(|id| contexts.find(lease, &id.to_string(), TTL).is_ok())
+            .count()
+    };
     contexts.keep(&db, allowed("0"), &limits(20));
     for id in 0..20 {
         contexts.keep(&web, allowed(&id.to_string()), &limits(20));
@@ -95,10 +108,21 @@ async fn a_second_context_with_an_id_replaces_the_first_and_not_its_approval() {
         continues: false,
     };
     let mut first = allowed("1");
-    first.handover = Some(Arc::new(Handover::new(tool(), "args".into(), None, executing)));
+    first.handover = Some(Arc::new(Handover::new(
+        tool(),
+        "args".into(),
+        None,
+        executing,
+    )));
     contexts.keep(&web, first, &limits(100));
     contexts.keep(&web, allowed("1"), &limits(100));
-    assert!(contexts.find(web.lease, "1", TTL).unwrap().handover.is_none());
+    assert!(
+        contexts
+            .find(web.lease, "1", TTL)
+            .unwrap()
+            .handover
+            .is_none()
+    );
     assert_eq!(contexts.active.get(), 1);
 }
 

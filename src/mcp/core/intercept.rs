@@ -138,7 +138,12 @@ impl Core {
         };
         record_end(&mut live, &verdict);
         let metadata = live.flow.take_slot::<PolicyMetadata>().map(|one| one.0);
-        self.keep_context(&before, found.as_ref(), &mut live, (&verdict, metadata.as_deref()));
+        self.keep_context(
+            &before,
+            found.as_ref(),
+            &mut live,
+            (&verdict, metadata.as_deref()),
+        );
         let passed = Passed {
             modified: live.flow.take_slot::<RedactedArguments>().map(|one| one.0),
             is_approved: live.flow.find_slot::<Executing>().is_some(),
@@ -150,10 +155,7 @@ impl Core {
         }
     }
 
-    async fn find_before(
-        self: &Arc<Self>,
-        before: &Before,
-    ) -> Result<Option<Found>, Denial> {
+    async fn find_before(self: &Arc<Self>, before: &Before) -> Result<Option<Found>, Denial> {
         match &before.tool {
             Some(tool) => self.find(&before.caller, tool).await.map(Some),
             None => Ok(None),
@@ -187,7 +189,8 @@ impl Core {
         };
         let limit = (self.rules)().settings.waits.of(None);
         let container = Arc::clone(&before.caller.container);
-        if let Err(denial) = Box::pin(hold(&container, question, &mut refused, limit, || ())).await {
+        if let Err(denial) = Box::pin(hold(&container, question, &mut refused, limit, || ())).await
+        {
             refused.denial = denial;
             return Err(refused);
         }
@@ -247,7 +250,8 @@ impl Core {
                 Some(Arc::new(made))
             }
             Some((_, Err(NoContext::Expired))) => {
-                let sentence = "the context of this request_id has expired: context.ttl in mcp.yaml";
+                let sentence =
+                    "the context of this request_id has expired: context.ttl in mcp.yaml";
                 return self.refuse_after(&after, None, Denial::malformed(sentence));
             }
             None => None,
@@ -303,8 +307,7 @@ impl Core {
             Some(found) => found.target(),
             None => McpTarget::Server(INTERCEPTOR.into()),
         };
-        let mut frame =
-            Frame::response(Direction::ToServer, target, "tools/call", after.outcome);
+        let mut frame = Frame::response(Direction::ToServer, target, "tools/call", after.outcome);
         frame.definition = found.map(|found| found.definition);
         let chain = Arc::clone(&live.chain);
         chain.mcp_report(&mut live.flow, &mut frame).await?;
@@ -460,7 +463,10 @@ impl Core {
         });
         let handover = found.zip(args).zip(executing.clone());
         let handover = handover.map(|((found, args), executing)| {
-            let tool = (Arc::clone(&found.server), Arc::clone(&found.definition.name));
+            let tool = (
+                Arc::clone(&found.server),
+                Arc::clone(&found.definition.name),
+            );
             Arc::new(Handover::new(tool, args, approval, executing))
         });
         let decision = match verdict {

@@ -74,9 +74,9 @@ pub use attachment::Attachment;
 pub use describe::Description;
 pub use intercept::{After, Before, Claims};
 pub use lease::MAX_CALLS_PER_LEASE;
+pub use params::quote;
 pub use readiness::SERVERS as SERVERS_META;
 pub use resources::MAX_URI;
-pub use params::quote;
 pub use tools::FoundTool;
 
 use lease::{Lease, too_many};

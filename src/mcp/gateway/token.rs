@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use addons::contract::{
-    AuthMode, Container, ContainerId, Containers, Source, TOKEN_AGENT,
-};
+use addons::contract::{AuthMode, Container, ContainerId, Containers, Source, TOKEN_AGENT};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use time::macros::datetime;
 use time::OffsetDateTime;
+use time::macros::datetime;
 use zeroize::Zeroizing;
 
 use super::Gateway;

@@ -51,7 +51,9 @@ pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
     }
 }
 
-fn of_members([decision, reason, modified, metadata]: [Value; 4]) -> Result<Answer, EvaluationError> {
+fn of_members(
+    [decision, reason, modified, metadata]: [Value; 4],
+) -> Result<Answer, EvaluationError> {
     let decision = match decision {
         Value::Undefined => {
             return Ok(Answer {

@@ -232,12 +232,16 @@ fn reads_input_beyond(tree: &Value, members: &[&str]) -> bool {
     if let Some(path) = static_path(tree)
         && path.first().is_some_and(|first| first == "input")
     {
-        let is_known = path.get(1).is_some_and(|member| members.contains(&&**member));
+        let is_known = path
+            .get(1)
+            .is_some_and(|member| members.contains(&&**member));
         // The names below may be computed by further references.
         return !is_known || below_reference(tree, members);
     }
     match tree {
-        Value::Object(fields) => fields.values().any(|node| reads_input_beyond(node, members)),
+        Value::Object(fields) => fields
+            .values()
+            .any(|node| reads_input_beyond(node, members)),
         Value::Array(items) => items.iter().any(|item| reads_input_beyond(item, members)),
         _ => false,
     }
@@ -245,7 +249,10 @@ fn reads_input_beyond(tree: &Value, members: &[&str]) -> bool {
 
 /// Whether a computed name in a reference to the input reads another member of the input.
 fn below_reference(reference: &Value, members: &[&str]) -> bool {
-    let Some(node) = reference.get("RefDot").or_else(|| reference.get("RefBrack")) else {
+    let Some(node) = reference
+        .get("RefDot")
+        .or_else(|| reference.get("RefBrack"))
+    else {
         return false;
     };
     let computed = &node["index"];

@@ -42,7 +42,9 @@ impl ContextSettings {
                 }
                 Some(ttl)
             }),
-            capacity: fields.or("capacity", default.capacity, |at| at.number(1..=MAX_CAPACITY)),
+            capacity: fields.or("capacity", default.capacity, |at| {
+                at.number(1..=MAX_CAPACITY)
+            }),
         }
     }
 }

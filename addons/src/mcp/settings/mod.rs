@@ -16,11 +16,11 @@ mod waits;
 
 use std::sync::Arc;
 
-use crate::contract::{Level, SecretFiles};
 use crate::contract::settings::{Fields, Files, Setting, check_version};
+use crate::contract::{Level, SecretFiles};
 
-pub(super) use overrides::HINTS;
 pub use interceptor::{ContextSettings, InterceptorSettings};
+pub(super) use overrides::HINTS;
 pub use polis::PolisSettings;
 pub use tokens::{AgentToken, TokenSettings};
 pub use types::{

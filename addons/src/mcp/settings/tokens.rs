@@ -63,7 +63,8 @@ fn agent(at: &Setting<'_>, files: &dyn SecretFiles) -> Option<AgentToken> {
 }
 
 fn is_token(text: &str) -> bool {
-    (MIN_TOKEN..=MAX_TOKEN).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+    (MIN_TOKEN..=MAX_TOKEN).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 impl AgentToken {

@@ -241,7 +241,7 @@ fn fold_keys_differ_if_anything_but_time_flow_and_cost_differs() {
         with(&|line| {
             line.mcp = Some(McpLine {
                 suspicious: true,
-        agent_id: None,
+                agent_id: None,
                 ..MCP
             })
         }),

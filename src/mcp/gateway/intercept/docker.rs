@@ -26,10 +26,14 @@ pub fn read(text: &RawValue, is_response: bool, own: &OwnDenials) -> Result<Aske
     let all = members(text.get(), &KEYS)?;
     let (old, new) = (all.get("Params"), all.get("params"));
     if old.is_some() && new.is_some() {
-        return Err(invalid("has both `Params` and `params`, which Go reads as one key"));
+        return Err(invalid(
+            "has both `Params` and `params`, which Go reads as one key",
+        ));
     }
     let method = match all.get("method") {
-        Some(_) => all.text("method").ok_or_else(|| invalid("`method` is not a text"))?,
+        Some(_) => all
+            .text("method")
+            .ok_or_else(|| invalid("`method` is not a text"))?,
         None => TOOLS_CALL.into(),
     };
     let params = old.or(new);
@@ -54,13 +58,17 @@ pub fn read(text: &RawValue, is_response: bool, own: &OwnDenials) -> Result<Aske
 /// The tool and the params of a call: for `mcp-exec`, those of the tool that it calls.
 pub fn called(params: &str) -> Result<(Tool, Box<RawValue>), Denial> {
     let all = members(params, &CALL)?;
-    let name = all.text("name").ok_or_else(|| invalid("`name` is not a text"))?;
+    let name = all
+        .text("name")
+        .ok_or_else(|| invalid("`name` is not a text"))?;
     let arguments = object_or_nothing(&all)?;
     if &*name != EXEC {
         return Ok((Tool::Named((&*name).into()), raw(params)?));
     }
     let inner = members(arguments, &CALL)?;
-    let name = inner.text("name").ok_or_else(|| invalid("mcp-exec names no tool"))?;
+    let name = inner
+        .text("name")
+        .ok_or_else(|| invalid("mcp-exec names no tool"))?;
     if name.eq_ignore_ascii_case(EXEC) {
         return Err(invalid("mcp-exec calls itself"));
     }
@@ -101,7 +109,10 @@ fn after(text: &RawValue, own: &OwnDenials) -> Result<Asked, Denial> {
     if text.get() == "null" {
         return Ok(Asked::Nothing);
     }
-    let result = members(text.get(), &["content", "isError", "structuredContent", "_meta"])?;
+    let result = members(
+        text.get(),
+        &["content", "isError", "structuredContent", "_meta"],
+    )?;
     if own_denial(&result).is_some_and(|reason| own.has(&reason)) {
         return Ok(Asked::Nothing);
     }
@@ -124,7 +135,9 @@ fn own_denial(result: &Members<'_>) -> Option<String> {
     let only = Members::parse(only).ok()?;
     let is_block = result.iter().all(|(key, _)| is_ours(key))
         && result.get("isError") == Some("true")
-        && meta.iter().all(|(key, value)| key == CODE_KEY && value == code)
+        && meta
+            .iter()
+            .all(|(key, value)| key == CODE_KEY && value == code)
         && meta.get(CODE_KEY).is_some()
         && only.iter().all(|(key, _)| key == "type" || key == "text")
         && only.text("type").as_deref() == Some("text");

@@ -35,7 +35,9 @@ pub fn read(text: &RawValue, known: &mut Known) -> Result<Asked, Denial> {
         ..Claims::default()
     };
     if known.dialect == Dialect::PostToolUse {
-        let result = all.get("tool_response").ok_or_else(|| invalid("`tool_response` is missing"))?;
+        let result = all
+            .get("tool_response")
+            .ok_or_else(|| invalid("`tool_response` is missing"))?;
         return Ok(Asked::After {
             claims,
             tool: Some(Tool::OfClaudeCode(name)),

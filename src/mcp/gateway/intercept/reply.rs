@@ -59,7 +59,10 @@ impl Said<'_> {
 
 impl Dialect {
     pub fn is_hook(self) -> bool {
-        matches!(self, Self::PreToolUse | Self::PostToolUse | Self::UnknownHook)
+        matches!(
+            self,
+            Self::PreToolUse | Self::PostToolUse | Self::UnknownHook
+        )
     }
 
     /// Denies what the dialect cannot say: the caller would go on without the change.
@@ -104,9 +107,12 @@ pub fn body(dialect: Dialect, said: &Said<'_>) -> Option<Bytes> {
             action("modify", Some(data), metadata.as_deref()).into()
         }
         (_, Said::Block(reason)) => hook_block(dialect, reason).into(),
-        (Dialect::PreToolUse, Said::Passed { is_approved: true, .. }) => {
-            pre_tool_use(&[("permissionDecision", "\"allow\"")]).into()
-        }
+        (
+            Dialect::PreToolUse,
+            Said::Passed {
+                is_approved: true, ..
+            },
+        ) => pre_tool_use(&[("permissionDecision", "\"allow\"")]).into(),
         (Dialect::PreToolUse, Said::Modified { data, .. }) => pre_tool_use(&[
             ("permissionDecision", "\"allow\""),
             ("updatedInput", data.get()),

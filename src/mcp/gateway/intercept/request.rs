@@ -92,7 +92,9 @@ fn check_type(headers: &HeaderMap) -> Result<(), Denial> {
         None => true,
         Some(Ok(value)) => {
             let mut parts = value.split(';').map(str::trim);
-            let is_json = parts.next().is_some_and(|one| one.eq_ignore_ascii_case("application/json"));
+            let is_json = parts
+                .next()
+                .is_some_and(|one| one.eq_ignore_ascii_case("application/json"));
             is_json && parts.all(is_utf8)
         }
         Some(Err(_)) => false,
@@ -100,7 +102,9 @@ fn check_type(headers: &HeaderMap) -> Result<(), Denial> {
     if is_json && types.next().is_none() && !headers.contains_key(CONTENT_ENCODING) {
         return Ok(());
     }
-    Err(invalid("Content-Type must be application/json in UTF-8, without a Content-Encoding"))
+    Err(invalid(
+        "Content-Type must be application/json in UTF-8, without a Content-Encoding",
+    ))
 }
 
 /// Whether a parameter of the media type is no charset, or UTF-8.
@@ -117,9 +121,9 @@ pub fn invalid(what: &str) -> Denial {
 /// The members of an object. Refuses other spellings of these keys: Go reads keys without regard to
 /// case, and takes the last of several.
 pub fn members<'t>(text: &'t str, keys: &[&str]) -> Result<Members<'t>, Denial> {
-    let members = Members::parse(text).map_err(|error: RawJsonError| invalid(&error.to_string()))?;
-    let is_other =
-        |key: &&str| !keys.contains(key) && keys.iter().any(|name| same_name(key, name));
+    let members =
+        Members::parse(text).map_err(|error: RawJsonError| invalid(&error.to_string()))?;
+    let is_other = |key: &&str| !keys.contains(key) && keys.iter().any(|name| same_name(key, name));
     let other = members.iter().map(|(key, _)| key).find(is_other);
     if let Some(key) = other {
         return Err(invalid(&format!(
@@ -135,8 +139,12 @@ pub fn id(members: &Members<'_>, key: &str) -> Result<Option<Box<str>>, Denial> 
         return Ok(None);
     };
     match members.text(key) {
-        Some(text) if text.len() <= MAX_ID => Ok(Some((&*text).into()).filter(|id: &Box<str>| !id.is_empty())),
-        _ => Err(invalid(&format!("`{key}` must be a text of at most {MAX_ID} bytes, and is {json:.32}"))),
+        Some(text) if text.len() <= MAX_ID => {
+            Ok(Some((&*text).into()).filter(|id: &Box<str>| !id.is_empty()))
+        }
+        _ => Err(invalid(&format!(
+            "`{key}` must be a text of at most {MAX_ID} bytes, and is {json:.32}"
+        ))),
     }
 }
 

@@ -48,7 +48,10 @@ pub fn read(text: &RawValue, is_response: bool) -> Result<Asked, Denial> {
         return Err(invalid(&format!("`type` is not {word:?}")));
     }
     if other.iter().any(|key| all.get(key).is_some()) {
-        return Err(invalid(&format!("has {} in a question of type {word:?}", other.join(" or "))));
+        return Err(invalid(&format!(
+            "has {} in a question of type {word:?}",
+            other.join(" or ")
+        )));
     }
     let claims = Claims {
         request_id: id(&all, "request_id")?,
@@ -65,7 +68,9 @@ pub fn read(text: &RawValue, is_response: bool) -> Result<Asked, Denial> {
 
 fn before(all: &Members<'_>, claims: Claims) -> Result<Asked, Denial> {
     let method = match all.get("method") {
-        Some(_) => all.text("method").ok_or_else(|| invalid("`method` is not a text"))?,
+        Some(_) => all
+            .text("method")
+            .ok_or_else(|| invalid("`method` is not a text"))?,
         None => TOOLS_CALL.into(),
     };
     let params = all.get("params").filter(|json| *json != "null");
@@ -95,11 +100,17 @@ fn check_tool_id(claims: &Claims, tool: &Tool) -> Result<(), Denial> {
     };
     let name = tool.name();
     let is_same = tool_id == name
-        || tool_id.strip_suffix(name).is_some_and(|rest| rest.ends_with(['_', ':', '/', '.']))
-        || name.strip_prefix(tool_id).is_some_and(|rest| rest.starts_with(['_', ':', '/', '.']));
+        || tool_id
+            .strip_suffix(name)
+            .is_some_and(|rest| rest.ends_with(['_', ':', '/', '.']))
+        || name
+            .strip_prefix(tool_id)
+            .is_some_and(|rest| rest.starts_with(['_', ':', '/', '.']));
     match is_same {
         true => Ok(()),
-        false => Err(invalid("`tool_id` and the name in `params` are different tools")),
+        false => Err(invalid(
+            "`tool_id` and the name in `params` are different tools",
+        )),
     }
 }
 

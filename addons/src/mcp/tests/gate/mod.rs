@@ -4,6 +4,7 @@ mod arguments;
 mod changed;
 mod classification;
 mod client_text;
+mod intercepted;
 mod people;
 mod policy;
 mod response;
