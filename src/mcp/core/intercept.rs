@@ -4,24 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{
-    Annotations, CLAUDE_CODE, Code, Container, Definition, Denial, Direction, Effect, Executing,
-    Frame, Handover, HeldMemory, INTERCEPTOR, Intercept, LiveFlow, McpTarget, Pin, PolicyMetadata,
-    RedactedArguments, SpanParent,
+    CLAUDE_CODE, Container, Denial, Direction, Effect, Executing, Frame, Handover, INTERCEPTOR,
+    Intercept, LiveFlow, McpTarget, PolicyMetadata, RedactedArguments, SpanParent,
 };
 use addons::json::Members;
 use addons::mcp::OpenQuestion;
-use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::super::contexts::{NoContext, RequestContext, Tool};
+use super::intercepted_tool::Found;
 use super::judged_call::{JudgedCall, Refused};
 use super::params::quote;
 use super::people::hold;
 use super::results::into_outcome;
-use super::{Caller, Core, List, Outcome, record_end};
+use super::{Caller, Core, Outcome, record_end};
 
-/// The longest name of a tool, in bytes.
-const MAX_NAME: usize = 256;
 /// The longest reason that a context keeps, in bytes.
 const MAX_REASON: usize = 512;
 
@@ -72,26 +69,14 @@ pub struct Ruled {
     pub label: Option<(Arc<str>, Arc<str>)>,
 }
 
-/// The server and the definition of a tool.
-#[derive(Clone)]
-struct Found {
-    server: Arc<str>,
-    definition: Arc<Definition>,
-    /// Whether the file or a server's list names the tool.
-    is_known: bool,
-}
-
-impl Found {
-    fn target(&self) -> McpTarget {
-        McpTarget::Tool {
-            server: Arc::clone(&self.server),
-            name: Arc::clone(&self.definition.name),
+impl Ruled {
+    /// The verdict on a question that the chain did not judge.
+    fn refused(denial: Denial) -> Self {
+        Self {
+            verdict: Err(denial),
+            metadata: None,
+            label: None,
         }
-    }
-
-    fn label(&self) -> Option<(Arc<str>, Arc<str>)> {
-        let names = (Arc::clone(&self.server), Arc::clone(&self.definition.name));
-        self.is_known.then_some(names)
     }
 }
 
@@ -118,7 +103,10 @@ impl Core {
     pub async fn judge_before(self: &Arc<Self>, before: Before) -> Ruled {
         let found = match self.find_before(&before).await {
             Ok(found) => found,
-            Err(denial) => return self.refuse_before(&before, denial),
+            Err(denial) => {
+                self.flow_before(&before, None).denied(&denial);
+                return Ruled::refused(denial);
+            }
         };
         let permits = self.begin(&before.caller.container);
         let judged = match permits {
@@ -159,16 +147,6 @@ impl Core {
         match &before.tool {
             Some(tool) => self.find(&before.caller, tool).await.map(Some),
             None => Ok(None),
-        }
-    }
-
-    fn refuse_before(self: &Arc<Self>, before: &Before, denial: Denial) -> Ruled {
-        let mut live = self.flow_before(before, None);
-        live.denied(&denial);
-        Ruled {
-            verdict: Err(denial),
-            metadata: None,
-            label: None,
         }
     }
 
@@ -252,7 +230,7 @@ impl Core {
             Some((_, Err(NoContext::Expired))) => {
                 let sentence =
                     "the context of this request_id has expired: context.ttl in mcp.yaml";
-                return self.refuse_after(&after, None, Denial::malformed(sentence));
+                return self.refuse_after(&after, Denial::malformed(sentence));
             }
             None => None,
         };
@@ -264,7 +242,7 @@ impl Core {
         let found = match &tool {
             Some(tool) => match self.find(&after.caller, tool).await {
                 Ok(found) => Some(found),
-                Err(denial) => return self.refuse_after(&after, None, denial),
+                Err(denial) => return self.refuse_after(&after, denial),
             },
             None => None,
         };
@@ -323,75 +301,9 @@ impl Core {
         })
     }
 
-    fn refuse_after(&self, after: &After, found: Option<&Found>, denial: Denial) -> Ruled {
-        let mut live = self.flow_after(after, found);
-        live.denied(&denial);
-        Ruled {
-            verdict: Err(denial),
-            metadata: None,
-            label: found.and_then(Found::label),
-        }
-    }
-
-    /// Finds the tool that a caller names: one of a configured server by its exposed name, or else one
-    /// of a built-in server. Denies a name with the prefix of a configured server that lists no such
-    /// tool for the container.
-    async fn find(self: &Arc<Self>, caller: &Arc<Caller>, tool: &Tool) -> Result<Found, Denial> {
-        let (name, own) = match tool {
-            Tool::OfClaudeCode(name) => (name, CLAUDE_CODE),
-            Tool::Named(name) => (name, INTERCEPTOR),
-        };
-        let is_name = name.bytes().all(|byte| byte.is_ascii_graphic());
-        if name.is_empty() || name.len() > MAX_NAME || !is_name {
-            let what = "the tool's name must have 1 to 256 visible ASCII characters";
-            return Err(Denial::malformed(what));
-        }
-        let settings = (self.rules)().settings;
-        if own == INTERCEPTOR {
-            if let Some(found) = self.find_listed(caller, name).await {
-                return Ok(found);
-            }
-            let begins = |prefix: &str| {
-                let start = name.get(..prefix.len());
-                start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
-            };
-            let mut servers = settings.servers.values();
-            if let Some(server) = servers.find(|server| begins(&server.prefix)) {
-                let server = &server.name;
-                let sentence = format!("Unknown tool: {name}; {server} does not list it");
-                return Err(Denial::new(Code::ToolNotFound, sentence)
-                    .hint("list the tools: unified-proxy mcp list"));
-            }
-            if settings.interceptor.denies(name) {
-                let reason = format!("{name} changes the gateway that runs the tools");
-                let sentence = format!("Denied by policy: {reason}");
-                return Err(Denial::new(Code::PolicyDeniedContinue, sentence)
-                    .with("reason", reason)
-                    .rule("interceptor.allow")
-                    .hint("list it under interceptor.allow in mcp.yaml"));
-            }
-        }
-        let (server, name): (Arc<str>, Arc<str>) = (own.into(), (&**name).into());
-        let key = (Arc::clone(&server), Arc::clone(&name));
-        Ok(Found {
-            is_known: settings.overrides.contains_key(&key),
-            definition: unlisted(name)?,
-            server,
-        })
-    }
-
-    async fn find_listed(self: &Arc<Self>, caller: &Arc<Caller>, name: &str) -> Option<Found> {
-        let mut tool = self.find_tool(caller, name, false).await;
-        if tool.is_none() && self.mount_for(caller, List::Tools, name, None).is_some() {
-            self.started(caller, List::Tools, name, None).await;
-            tool = self.find_tool(caller, name, true).await;
-        }
-        let tool = tool?;
-        Some(Found {
-            server: Arc::clone(&tool.settings.name),
-            definition: tool.definition,
-            is_known: true,
-        })
+    fn refuse_after(&self, after: &After, denial: Denial) -> Ruled {
+        self.flow_after(after, None).denied(&denial);
+        Ruled::refused(denial)
     }
 
     fn flow_before(&self, before: &Before, found: Option<&Found>) -> LiveFlow {
@@ -492,17 +404,4 @@ impl Core {
 fn named(params: Option<&RawValue>, name: &str) -> Option<Box<RawValue>> {
     let members = Members::read(params?).ok()?;
     RawValue::from_string(members.with("name", &quote(name))).ok()
-}
-
-/// The definition of a tool that no server lists. Without hints, it counts as reaching the open world.
-fn unlisted(name: Arc<str>) -> Result<Arc<Definition>, Denial> {
-    let raw = to_raw_value(&json!({ "name": &*name })).map_err(Denial::malformed)?;
-    Ok(Arc::new(Definition {
-        name,
-        raw,
-        may_name_fields: false,
-        annotations: Annotations::default(),
-        pin: Pin::Accepted,
-        memory: HeldMemory::default(),
-    }))
 }

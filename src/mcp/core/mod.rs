@@ -23,6 +23,7 @@ mod execution;
 mod extension;
 mod input;
 mod intercept;
+mod intercepted_tool;
 mod judged_call;
 mod known_sessions;
 mod lease;

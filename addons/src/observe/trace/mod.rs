@@ -365,4 +365,34 @@ mod tests {
         let (_, span) = traced(&[], |flow| flow.start_mut().principal = None);
         assert!(span.is_none());
     }
+
+    /// The context for the call at the gateway after a question with this `traceparent`, and the
+    /// span of the question.
+    fn question(traceparent: Option<&str>) -> (String, Span) {
+        let kept = Arc::new(Kept::default());
+        let trace = Trace::new(Arc::clone(&kept) as _);
+        let mut flow = flow_of(&container("web"), Kind::Mcp, "unified-proxy");
+        flow.put_slot(Intercept {
+            traceparent: traceparent.map(Box::from),
+            ..Intercept::default()
+        });
+        let target = McpTarget::Server("kb".into());
+        let mut frame = Frame::request(Direction::ToServer, target, "tools/call", None);
+        assert!(trace.mcp_request(&mut flow, &mut frame).ready().is_some());
+        let parent = flow.take_slot::<SpanParent>().unwrap();
+        trace.finished(&flow, &outcome());
+        (parent.0.into(), kept.0.lock().remove(0))
+    }
+
+    // Feature: unified-sidecar, Property 11: Trace Context Propagation
+    #[test]
+    fn the_call_after_a_question_is_in_the_trace_of_the_question() {
+        each_row([Some(PARENT), None, Some("00-nonsense")], |traceparent| {
+            let (parent, span) = question(traceparent);
+            let next = Context::parse(&parent).unwrap();
+            assert_eq!((next.trace, next.parent), (span.trace, span.id));
+            let is_in_callers_trace = span.trace == 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
+            assert_eq!(is_in_callers_trace, traceparent == Some(PARENT));
+        });
+    }
 }

@@ -6,9 +6,9 @@ use serde_json::value::RawValue;
 
 use super::super::super::contexts::Tool;
 use super::super::super::core::{Claims, quote};
+use super::asked::{Asked, invalid, members, raw};
 use super::own_denials::OwnDenials;
 use super::reply::{BLOCK_CODE, CODE_KEY};
-use super::request::{Asked, invalid, members, raw};
 
 /// The tool that calls another tool, which its arguments name.
 const EXEC: &str = "mcp-exec";

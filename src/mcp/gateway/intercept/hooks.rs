@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 use super::super::super::contexts::Tool;
 use super::super::super::core::{Claims, quote};
 use super::Known;
+use super::asked::{Asked, id, invalid, members, raw};
 use super::reply::Dialect;
-use super::request::{Asked, id, invalid, members, raw};
 
 const KEYS: [&str; 6] = [
     "hook_event_name",

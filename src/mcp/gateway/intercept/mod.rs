@@ -4,6 +4,7 @@
 //! the status; one takes an empty body as an allow. So [`answer`] is the only place where an answer is
 //! written, and whatever goes wrong ends there as a block in the caller's dialect.
 
+mod asked;
 mod docker;
 mod hooks;
 mod own_denials;
@@ -34,9 +35,10 @@ use crate::http::{OriginRequest, Reply};
 pub use own_denials::OwnDenials;
 pub use paths::is_under;
 
+use asked::Asked;
 use paths::Endpoint;
 use reply::{Dialect, Said, body};
-use request::{Asked, read};
+use request::read;
 
 /// The most bytes of an unread body that are drained after a block.
 const DRAIN_BYTES: u64 = 16 << 20;

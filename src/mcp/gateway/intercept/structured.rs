@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 
 use super::super::super::contexts::Tool;
 use super::super::super::core::Claims;
+use super::asked::{Asked, id, invalid, members, raw};
 use super::docker::called;
-use super::request::{Asked, id, invalid, members, raw};
 
 /// The keys that make a body structured. No other dialect has them at the top.
 const MARKS: [&str; 5] = ["version", "type", "request_id", "tool_id", "agent_id"];
@@ -39,19 +39,14 @@ pub fn is_structured(text: &RawValue, is_response: bool) -> Result<bool, Denial>
 
 pub fn read(text: &RawValue, is_response: bool) -> Result<Asked, Denial> {
     let all = members(text.get(), &KEYS)?;
-    let (word, other) = match is_response {
-        true => ("after", &["params"][..]),
-        false => ("before", &["result", "error"][..]),
-    };
+    let word = if is_response { "after" } else { "before" };
     let is_type = all.get("type").is_none() || all.text("type").as_deref() == Some(word);
     if !is_type {
         return Err(invalid(&format!("`type` is not {word:?}")));
     }
-    if other.iter().any(|key| all.get(key).is_some()) {
-        return Err(invalid(&format!(
-            "has {} in a question of type {word:?}",
-            other.join(" or ")
-        )));
+    let has = |key: &str| all.get(key).is_some_and(|json| json != "null");
+    if !is_response && (has("result") || has("error")) {
+        return Err(invalid("has `result` or `error` before the call"));
     }
     let claims = Claims {
         request_id: id(&all, "request_id")?,
