@@ -83,7 +83,7 @@ impl Settings {
             github: GithubSettings::read(files),
             git: GitSettings::read(files),
             credentials: CredentialSettings::read(files, secret_files),
-            mcp: Arc::new(McpSettings::read(files)),
+            mcp: Arc::new(McpSettings::read(files, secret_files)),
             collector: Collector::read(files),
         }
     }

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::fmt::Display;
 use std::net::IpAddr;
 
-use addons::contract::{AuthMode, ContainerId, HostPattern, Repo, Source, fold_address};
+use addons::contract::{
+    AuthMode, ContainerId, HostPattern, Repo, Source, TOKEN_AGENT, fold_address,
+};
 use serde_json::{Map, Value};
 use thiserror::Error;
 use time::format_description::well_known::Rfc3339;
@@ -80,6 +82,11 @@ pub fn parse_registration(body: &[u8], now: OffsetDateTime) -> Result<NewRegistr
             "must be 1 to 128 characters of A-Z a-z 0-9 _ . -",
         )
     })?;
+    if id.as_str() == TOKEN_AGENT {
+        let problem =
+            "is the built-in container of callers with the token tokens.agent in mcp.yaml";
+        return Err(invalid("container_id", problem));
+    }
     Ok(NewRegistration {
         source: source(&body, &id)?,
         repos: repos(&body)?,

@@ -56,6 +56,7 @@ impl From<&Container> for ContainerEntry {
         let (container_ip, listener) = match &container.source {
             Source::Address(address) => (Some(address.to_string()), None),
             Source::Listener(_) => (None, Some("unix".to_owned())),
+            Source::Token => (None, Some("token".to_owned())),
         };
         let domains = container.allowed_domains();
         Self {

@@ -19,6 +19,7 @@ use crate::mcp::{
     MessageLimits, MessageMemory, MountPorts, Mounts, OpenMemory, PinnedDefinitions, Rules,
     ServerTransports, Spawner, StdioPorts,
 };
+use crate::registry;
 
 /// Builds the gateway for the servers of a configuration, and its interface for operators.
 /// `definitions` are the accepted ones of tools. The spawner starts child processes, which see the
@@ -28,7 +29,7 @@ pub fn gateway(
     config: &Config,
     definitions: Arc<DefinitionFile>,
     (spawner, machine): (Spawner, Arc<Machine>),
-    egress: Arc<EgressListeners>,
+    (egress, registry): (Arc<EgressListeners>, Arc<registry::Registry>),
     metrics: &Registry,
 ) -> Result<(Arc<Gateway>, Operator), Failure> {
     let counters = McpMetrics::new(metrics).map_err(internal)?;
@@ -68,7 +69,7 @@ pub fn gateway(
         core: Arc::clone(&core),
         definitions,
     };
-    Ok((Arc::new(Gateway::new(core, metrics)), operator))
+    Ok((Arc::new(Gateway::new(core, metrics, registry)), operator))
 }
 
 /// Builds the parts that servers on standard streams share.

@@ -220,7 +220,7 @@ impl App {
         service.stopping = stopping;
         let service = Arc::new(service);
         let egress = Arc::new(EgressListeners::new(socket_dir));
-        let out = Arc::clone(&egress);
+        let out = (Arc::clone(&egress), Arc::clone(&registry));
         let children = (spawner, machine);
         let (gateway, operator) =
             mcp::gateway(&service, &config, definitions, children, out, &metrics)?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use addons::Settings;
 use addons::contract::FileVersion;
 use addons::contract::settings::Report;
-use addons::mcp::PoliciesSettings;
+use addons::mcp::{McpSettings, PoliciesSettings};
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts};
 use tokio_util::sync::CancellationToken;
@@ -17,8 +17,8 @@ use super::approvals;
 use super::build::Builder;
 use super::private_options::PrivateOptions;
 use crate::config::{self, Config, ConfigErrors, FILES, Listen, Profile, ProxyConfig};
-use crate::mcp::Mounts;
 use crate::mcp::policy::{BundleFiles, Policies, Unloaded};
+use crate::mcp::{Mounts, end_token_agent};
 use crate::runtime::pause;
 use crate::secret_files;
 use crate::snapshot::{Snapshot, SnapshotStore};
@@ -140,7 +140,13 @@ impl Reloader {
                 // Before `replace`, after which long-lived flows are judged again.
                 let grants = &self.builder.long_lived.grants;
                 grants.learn(Arc::clone(&snapshot.config.learned));
+                let tokens = |settings: &McpSettings| settings.tokens.agent.clone();
+                let before = tokens(&self.snapshots.current().config.addons.mcp);
                 self.snapshots.replace(snapshot);
+                if before != tokens(&settings) {
+                    let registry = Arc::clone(&self.builder.registry);
+                    tokio::spawn(async move { end_token_agent(&registry).await });
+                }
                 let ledger = &self.builder.long_lived.ledger;
                 approvals::end_outdated(ledger, self.snapshots.current());
                 // After `replace`: clients that are notified of a changed list request it at once,

@@ -51,7 +51,7 @@ impl DnsClient {
         // a lease that began later. A container whose lease is over is returned, so that the
         // identity addon denies the question with the reason.
         let may_ask = |found: &Arc<Container>| match source {
-            Source::Address(_) => true,
+            Source::Address(_) | Source::Token => true,
             Source::Listener(_) => !found.is_live(OffsetDateTime::now_utc()),
         };
         Ok(found.filter(may_ask))

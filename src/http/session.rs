@@ -107,6 +107,23 @@ impl Session {
         }
     }
 
+    /// The same connection, for a request of this container. The container of a connection is known by
+    /// its source; that of such a request is known by its token.
+    pub fn for_container(self: &Arc<Self>, container: Arc<Container>) -> Arc<Self> {
+        Arc::new(Self {
+            service: Arc::clone(&self.service),
+            client: self.client.clone(),
+            principal: Some(Arc::clone(&container).into()),
+            container: Some(container),
+            refusal: self.refusal.clone(),
+            idle: Arc::clone(&self.idle),
+            timeouts: self.timeouts,
+            latest_permission: Mutex::default(),
+            kept: Mutex::default(),
+            _counted: Box::new(Arc::clone(self)),
+        })
+    }
+
     /// The start of a flow of this connection to an endpoint.
     pub fn start(&self, snapshot: &Snapshot, kind: Kind, endpoint: Endpoint) -> FlowStart {
         let client = self.client.clone();

@@ -45,7 +45,7 @@ pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener, kind: Listene
                 source: Some(Source::Address(fold_address(peer.ip()))),
                 peer: Some(peer),
             };
-            spawn(&engine, socket, client, None, handler);
+            spawn(&engine, socket, client, None, handler, kind);
         }
     };
     let stopping = &engine.service.stopping;
@@ -63,7 +63,8 @@ pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: 
                 peer: None,
             };
             let lease = Some(container.lease);
-            spawn(&engine, socket, client, lease, on_own_listener);
+            let kind = ListenerKind::Proxy;
+            spawn(&engine, socket, client, lease, on_own_listener, kind);
         }
     };
     tokio::select! {
@@ -89,7 +90,13 @@ pub async fn serve_delegated(
             let snapshot = engine.service.snapshot();
             let admitted = Connection::admit_delegated(Arc::clone(&engine), &snapshot, &delegation);
             if let Some(admitted) = admitted {
-                serve(&engine, socket, admitted, on_mcp_server);
+                serve(
+                    &engine,
+                    socket,
+                    admitted,
+                    on_mcp_server,
+                    ListenerKind::Proxy,
+                );
             }
         }
     };
@@ -109,6 +116,7 @@ fn spawn<S: Socket>(
     client: Client,
     lease: Option<LeaseId>,
     handler: Handler,
+    kind: ListenerKind,
 ) {
     let snapshot = engine.service.snapshot();
     let Some(admitted) = Connection::admit(Arc::clone(engine), &snapshot, client) else {
@@ -118,7 +126,7 @@ fn spawn<S: Socket>(
     if lease.is_some() && bound.is_some() && bound != lease {
         return;
     }
-    serve(engine, socket, admitted, handler);
+    serve(engine, socket, admitted, handler, kind);
 }
 
 /// Serves a connection on its assigned thread.
@@ -127,6 +135,7 @@ fn serve<S: Socket>(
     socket: S,
     (connection, runtime): (Connection, Handle),
     handler: Handler,
+    kind: ListenerKind,
 ) {
     let arrive = match socket.leave() {
         Ok(arrive) => arrive,
@@ -137,7 +146,11 @@ fn serve<S: Socket>(
             Ok(socket) => socket,
             Err(error) => return log_lost(&error),
         };
-        let io = ReadAhead::new(ClientIo::new(socket, Arc::clone(&connection.idle)));
+        let idle = Arc::clone(&connection.idle);
+        let io = ReadAhead::new(match kind {
+            ListenerKind::Gateway => ClientIo::silent(socket, idle),
+            ListenerKind::Proxy => ClientIo::new(socket, idle),
+        });
         serve_http1(connection, Ingress::Plain, None, io, handler).await;
     };
     engine.service.tasks.spawn_on(serving, &runtime);

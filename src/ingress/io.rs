@@ -37,11 +37,52 @@ impl Socket for UnixStream {
 pub struct ClientIo<S> {
     socket: S,
     idle: Arc<IdleTracker>,
+    /// Whether hyper's own answer to a head that it cannot parse is left out.
+    is_silent: bool,
 }
 
 impl<S> ClientIo<S> {
     pub fn new(socket: S, idle: Arc<IdleTracker>) -> Self {
-        Self { socket, idle }
+        Self {
+            socket,
+            idle,
+            is_silent: false,
+        }
+    }
+
+    /// As [`new`](Self::new), for a listener whose clients take an empty body as an allow: a head that
+    /// cannot be parsed gets no answer, and the connection closes.
+    pub fn silent(socket: S, idle: Arc<IdleTracker>) -> Self {
+        Self {
+            is_silent: true,
+            ..Self::new(socket, idle)
+        }
+    }
+}
+
+/// The length of these bytes without hyper's own answer at their end, which is the last that hyper
+/// writes: a status for a bad head, and no body. The gateway's own answers with such a status have a
+/// body.
+fn without_refusal(bytes: &[u8]) -> usize {
+    const STATUSES: [&[u8]; 3] = [b"400 ", b"414 ", b"431 "];
+    const VERSION: &[u8] = b"HTTP/1.1 ";
+    const LONGEST: usize = 256;
+    let from = bytes.len().saturating_sub(LONGEST);
+    let tail = bytes.get(from..).unwrap_or_default();
+    if !tail.ends_with(b"\r\n\r\n") {
+        return bytes.len();
+    }
+    let mut starts = tail.windows(VERSION.len());
+    let Some(at) = starts.rposition(|start| start == VERSION) else {
+        return bytes.len();
+    };
+    let head = tail.get(at..).unwrap_or_default();
+    let status = head.strip_prefix(VERSION).unwrap_or_default();
+    let is_bad = STATUSES.iter().any(|bad| status.starts_with(bad));
+    let has = |text: &[u8]| head.windows(text.len()).any(|part| part == text);
+    match is_bad && has(b"content-length: 0\r\n") && !has(b"content-type: ") {
+        true => from + at,
+        false => bytes.len(),
     }
 }
 
@@ -67,6 +108,14 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        let length = match self.is_silent {
+            true => without_refusal(bytes),
+            false => bytes.len(),
+        };
+        if length == 0 && !bytes.is_empty() {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let bytes = bytes.get(..length).unwrap_or_default();
         let written = Pin::new(&mut self.socket).poll_write(context, bytes);
         self.idle.wrote(written.is_pending());
         written
@@ -77,6 +126,11 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.is_silent {
+            // One slice at a time, so that each is searched.
+            let first = slices.iter().find(|slice| !slice.is_empty());
+            return self.poll_write(context, first.map_or(&[], |slice| slice));
+        }
         let written = Pin::new(&mut self.socket).poll_write_vectored(context, slices);
         self.idle.wrote(written.is_pending());
         written

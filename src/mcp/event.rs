@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use addons::contract::{Denial, Executing};
 use parking_lot::Mutex;
@@ -11,6 +11,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::contexts::RequestContext;
 use super::message::Outcome;
 use super::message_memory::{MessageMemory, MessageReservation};
 use crate::http::Reservation;
@@ -44,6 +45,8 @@ pub struct CallState {
     pub left: CancellationToken,
     /// The approval under which the call was sent, if a person approved it.
     pub executing: Mutex<Option<Executing>>,
+    /// The request context that the call names.
+    pub context: OnceLock<Arc<RequestContext>>,
 }
 
 impl Events {

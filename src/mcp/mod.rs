@@ -2,6 +2,7 @@
 //! gateway relays.
 
 mod caller;
+mod contexts;
 mod core;
 mod definitions;
 mod error;
@@ -27,7 +28,7 @@ pub use definitions::{AcceptError, DefinitionFile, Digests, PinnedDefinitions, S
 pub use error::{HEADER_MISMATCH, INVALID_REQUEST, PARSE_ERROR, SERVER_ERROR, protocol_error};
 pub use event::{EVENT_QUEUE, Event, Events, Params};
 pub use fields::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
-pub use gateway::{Gateway, GatewayMetrics};
+pub use gateway::{Gateway, GatewayMetrics, end_token_agent};
 pub use message::{Id, Message, MessageError, Outcome, write_request, write_response};
 pub use message_memory::{MessageMemory, OpenMemory};
 pub use mounts::{

@@ -32,6 +32,8 @@ pub enum Subject {
     PolicyTimeout,
     /// An evaluation of a policy bundle that failed or gave no valid answer.
     PolicyFailure,
+    /// Request contexts that are removed, since there are too many.
+    Context,
 }
 
 /// The warnings so far, by server or bundle. The configuration names these, so they are few.

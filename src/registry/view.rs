@@ -91,7 +91,7 @@ impl View {
 
     fn socket(&self, container: &Container) -> Option<PathBuf> {
         match container.source {
-            Source::Address(_) => None,
+            Source::Address(_) | Source::Token => None,
             Source::Listener(_) => Some(self.socket_dir.join(listener_name(container.lease))),
         }
     }

@@ -3,6 +3,7 @@
 //! which must get the real credential.
 
 mod approvals;
+mod hooks;
 mod packages;
 mod stand_ins;
 mod tool_calls;

@@ -27,6 +27,8 @@ use unified_proxy::ingress::{self, Engine, ListenerKind, Workers};
 use unified_proxy::mcp::{
     Core, Gateway, GatewayMetrics, MountPorts, Mounts, Rules, Transport, Transports,
 };
+use unified_proxy::registry::Registry;
+use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
 use unified_proxy::snapshot::{Snapshot, SnapshotStore};
 use unified_proxy::tls::{Authority, CaFiles, UpstreamTls};
 use unified_proxy::upstream::{Network, Resolver, SocketBudget};
@@ -147,7 +149,9 @@ fn gateway_to_nothing(service: &Service, metrics: &prometheus::Registry) -> Gate
     let mounts = Arc::new(Mounts::new(ports, &Default::default()));
     let counters = McpMetrics::new(metrics).unwrap();
     let core = Core::new(Box::new(rules), mounts, counters);
-    Gateway::new(core, GatewayMetrics::new(metrics).unwrap())
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Registry::open(SqliteStore::new(dir.path().join(FILE_NAME)), dir.path());
+    Gateway::new(core, GatewayMetrics::new(metrics).unwrap(), registry)
 }
 
 /// A proxy and a DNS server whose chain has a [`Waiter`].

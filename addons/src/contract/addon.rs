@@ -154,6 +154,12 @@ pub trait Addon: Send + Sync {
         Step::PASS
     }
 
+    /// Judges the response to a tool call that another gateway sent, or that an agent made itself, and
+    /// whose request no flow of the proxy carried.
+    fn mcp_report<'a>(&'a self, _flow: &'a mut Flow, _frame: &'a mut Frame) -> Step<'a> {
+        Step::PASS
+    }
+
     /// Observes the end of a flow. Called exactly once for each flow, and never for a dry run.
     fn finished(&self, _flow: &Flow, _outcome: &Outcome) {}
 }

@@ -204,6 +204,14 @@ impl Chain {
             .await
     }
 
+    /// Judges the response to a tool call that was not sent by the gateway, first addon first: the
+    /// flow begins with it.
+    pub async fn mcp_report(&self, flow: &mut Flow, frame: &mut Frame) -> Verdict {
+        let links = self.links.iter();
+        self.run(links, flow, frame, by_source, <dyn Addon>::mcp_report)
+            .await
+    }
+
     /// Reports the end of the flow to every addon, also after one of them panics.
     pub(super) fn finished(&self, flow: &Flow, outcome: &Outcome) {
         for link in self.links.iter() {

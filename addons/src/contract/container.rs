@@ -54,7 +54,12 @@ pub enum Source {
     Address(IpAddr),
     /// The listener of the container with this id.
     Listener(ContainerId),
+    /// The token of callers without a container, [`TOKEN_AGENT`].
+    Token,
 }
+
+/// The id of the built-in container of callers that have only a token.
+pub const TOKEN_AGENT: &str = "token-agent";
 
 /// Whether a container pushes as a person or as a bot. This decides which refs it may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

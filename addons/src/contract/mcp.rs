@@ -177,6 +177,8 @@ pub struct McpRecord {
     pub reason: Option<Box<str>>,
     /// Whether a text from the server looks like an instruction to a model.
     pub suspicious: bool,
+    /// The agent's id, as a caller of the interceptor API wrote it.
+    pub agent_id: Option<Box<str>>,
 }
 
 /// Permission to send one request or notification exactly as the chain judged it. The engine sends

@@ -20,6 +20,7 @@ mod facts;
 mod flow;
 mod host;
 mod identify;
+mod intercept;
 mod judge;
 mod learned;
 mod lease_id;
@@ -51,7 +52,7 @@ pub use approval::{
 pub use asked::{ApprovalRecord, Executing};
 pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
 pub use chain::Chain;
-pub use container::{AuthMode, Container, ContainerId, Registration, Repo, Source};
+pub use container::{AuthMode, Container, ContainerId, Registration, Repo, Source, TOKEN_AGENT};
 pub use definition::{Annotations, Definition, HeldMemory, Pin};
 pub use denial::{Answer, Code, Denial, Fault, Stage, Verdict};
 pub use effect::Effect;
@@ -65,6 +66,9 @@ pub use flow::{
 };
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use identify::{Identified, Identify};
+pub use intercept::{
+    CLAUDE_CODE, Handover, INTERCEPTOR, Intercept, PolicyMetadata, RedactedArguments, SpanParent,
+};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges, run_on};
 pub use learned::{Learned, LearnedHost};
 pub use lease_id::LeaseId;

@@ -139,6 +139,11 @@ pub struct Decision {
     /// Replaces the message's arguments, params, result or error. Set exactly if the effect is
     /// [`Effect::Redact`].
     pub modified: Option<Box<RawValue>>,
+    /// The policy's `metadata`, if it is a short object.
+    pub metadata: Option<Box<RawValue>>,
+    /// Whether the bundle reads more of its input than the method, the phase and the result: its
+    /// answer may depend on the tool or on the agent.
+    pub depends_on_call: bool,
 }
 
 /// Why a policy has no decision.

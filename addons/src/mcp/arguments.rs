@@ -43,6 +43,9 @@ impl OverrideRule {
                 }
             }
         }
+        if matches!(defaults, Defaults::LeftOut) {
+            return Ok(());
+        }
         for (field, injected) in &self.defaults {
             let (field, value) = (&**field, injected.value(defaults));
             match is_path(field) {
@@ -66,15 +69,17 @@ pub(super) enum Defaults {
     /// For a person who decides about the call: as they are written, so that they are the same for
     /// each call and have no secret of a variable.
     Written,
+    /// For another gateway, which does not get them.
+    LeftOut,
 }
 
 impl Injected {
     fn value(&self, form: Defaults) -> Node<'static> {
         match (self, form) {
             (Self::Value(value), _) | (Self::Variable(value), Defaults::Sent) => value.into(),
-            (Self::Variable(_), Defaults::Written) => Node::string("${…}"),
-            (Self::Uuid, Defaults::Written) => Node::string("uuid()"),
-            (Self::Now, Defaults::Written) => Node::string("now()"),
+            (Self::Variable(_), _) => Node::string("${…}"),
+            (Self::Uuid, Defaults::Written | Defaults::LeftOut) => Node::string("uuid()"),
+            (Self::Now, Defaults::Written | Defaults::LeftOut) => Node::string("now()"),
             (Self::Uuid, Defaults::Sent) => Node::string(&Uuid::new_v4().to_string()),
             (Self::Now, Defaults::Sent) => {
                 let now = OffsetDateTime::now_utc().format(&Rfc3339);

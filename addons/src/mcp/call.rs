@@ -154,6 +154,22 @@ pub(super) fn shown(
     })
 }
 
+/// The arguments that a policy set, without the fields that an override hides or sets: these may be
+/// secrets, and the caller's gateway does not need them.
+pub(super) fn without_set_fields(
+    arguments: &RawValue,
+    definition: &Definition,
+    rule: Option<&OverrideRule>,
+) -> Result<Box<RawValue>, Denial> {
+    let Some(rule) = rule.filter(|rule| !rule.leaves_arguments()) else {
+        return Ok(arguments.to_owned());
+    };
+    let mut arguments = Node::parse(arguments.get()).map_err(unreadable)?;
+    let tool = Members::read(&definition.raw).map_err(unreadable)?;
+    rule.apply(&mut arguments, tool.get("inputSchema"), Defaults::LeftOut)?;
+    raw(arguments.to_json())
+}
+
 /// The params of a call without the keys of `_meta` that a person was not shown.
 pub(super) fn without_unknown_meta(params: &RawValue) -> Result<Box<RawValue>, Denial> {
     let members = Members::read(params).map_err(unreadable)?;

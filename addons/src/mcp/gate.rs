@@ -12,6 +12,7 @@ use super::definition::is_blocked;
 use super::denials::{Target, unknown_server, unknown_tool};
 use super::gateway::check_own;
 use super::input::EvaluatedMessage;
+use super::intercepted::{give_back, is_built_in, take_over};
 use super::level;
 use super::people::{Approved, Asking, still_denied};
 use super::policies::check_latch;
@@ -21,7 +22,7 @@ use super::settings::ServerSettings;
 use super::{Mcp, TOOLS_CALL};
 use crate::contract::{
     Code, Container, Definition, Denial, Direction, Effect, Flow, Frame, FrameBody, FrameKind,
-    Level, RpcOutcome, Standing, Verdict,
+    Intercept, Level, RedactedArguments, RpcOutcome, Standing, Verdict,
 };
 use crate::json::Members;
 
@@ -37,7 +38,8 @@ impl Mcp {
             return check_own(frame);
         };
         let server = self.server(&target.server);
-        if !server.is_some_and(|server| server.is_for(&container.id)) {
+        let is_mounted = server.is_some_and(|server| server.is_for(&container.id));
+        if !is_mounted && !is_built_in(flow, &target.server) {
             return Err(unknown_server(&target.server));
         }
         if &*frame.method == TOOLS_CALL && frame.direction == Direction::ToServer {
@@ -86,6 +88,9 @@ impl Mcp {
         let approved = flow.find_slot::<Approved>();
         let approval = approved.map(|approved| approved.approval);
         let judged = self.judge_prepared(flow, frame, container, target).await;
+        if judged.is_err() {
+            give_back(flow);
+        }
         judged.map_err(|denial| match approval {
             Some(approval) => still_denied(denial, approval),
             None => denial,
@@ -101,6 +106,7 @@ impl Mcp {
     ) -> Verdict {
         let call = self.tool_call(frame, container, target)?;
         let prepared = self.prepare(frame, &call).await?;
+        take_over(flow, &call, &prepared.args_sha256);
         flow.mcp_record().args_sha256 = Some(prepared.args_sha256.into());
         let written = prepared.replaced;
         frame.body = FrameBody::Params(Some(prepared.params));
@@ -116,6 +122,12 @@ impl Mcp {
         let modified = self
             .apply_policies(flow, frame, (container, &call.target), asking.as_ref())
             .await?;
+        if let Some(modified) = &modified
+            && flow.find_slot::<Intercept>().is_some()
+        {
+            let own = call::without_set_fields(modified, &call.definition, call.rule.as_deref())?;
+            flow.put_slot(RedactedArguments(own));
+        }
         if let (Some(modified), Some(params)) = (modified, frame.params()) {
             let params = Members::read(params).map_err(Denial::malformed)?;
             let params = call::with_arguments(&params, modified.get())?;
@@ -245,7 +257,9 @@ impl Mcp {
         if frame.direction == Direction::ToServer {
             refuse_reserved_error(frame, &target)?;
             self.flag(flow, frame, &target.server).await?;
-            if &*frame.method == TOOLS_CALL && frame.definition.is_none() {
+            let intercept = flow.find_slot::<Intercept>();
+            let is_unattributed = intercept.is_some_and(|one| one.is_unattributed);
+            if &*frame.method == TOOLS_CALL && frame.definition.is_none() && !is_unattributed {
                 // The classification of the result depends on the definition.
                 let called = flow.take_slot::<CalledTool>();
                 let CalledTool(definition) = called.ok_or_else(Denial::internal)?;
@@ -303,7 +317,10 @@ impl Mcp {
             flow.note(|| format!("no policy covers {}", frame.method));
             return Ok(None);
         }
-        let before = flow.record().mcp.as_ref().and_then(|mcp| mcp.decision);
+        let intercept = flow.find_slot::<Intercept>();
+        let intercepted = intercept.and_then(|one| one.decision_before);
+        let record = flow.record().mcp.as_ref();
+        let before = record.and_then(|mcp| mcp.decision).or(intercepted);
         let definition = frame.definition.as_deref();
         let hints = |tool| self.settings.hints(&target.server, &container.id, tool);
         let annotations = definition.map(hints);

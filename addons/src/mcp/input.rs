@@ -9,8 +9,8 @@ use super::TOOLS_CALL;
 use super::call::{arguments, with_arguments};
 use super::denials::Target;
 use crate::contract::{
-    Annotations, Container, Denial, Direction, Effect, Flow, McpSession, PolicyInput, RpcError,
-    RpcOutcome,
+    Annotations, Container, Denial, Direction, Effect, Flow, Intercept, McpSession, PolicyInput,
+    RpcError, RpcOutcome,
 };
 use crate::json::{Members, ObjectText};
 
@@ -60,20 +60,31 @@ impl EvaluatedMessage<'_> {
         input.text("direction", direction);
         input.text("method", self.method);
         input.json("params", params.as_deref().map_or("null", RawValue::get));
+        let intercept = flow.find_slot::<Intercept>();
+        let is_unattributed = intercept.is_some_and(|one| one.is_unattributed);
         let name = self.target.name();
-        input.text("name", &name);
-        input.text("server", &self.target.server);
+        let container = self.container.id.as_str();
+        let [known_name, known_server, known_container] = [&*name, &*self.target.server, container]
+            .map(|text| Some(text).filter(|_| !is_unattributed));
+        input.text_or_null("name", known_name);
+        input.text_or_null("server", known_server);
         input.text_or_null("tool", self.target.tool.as_deref());
         let members = params
             .as_deref()
             .and_then(|params| Members::read(params).ok());
         input.json("arguments", members.as_ref().map_or("{}", arguments));
-        input.text("tool_id", &name);
-        let container = self.container.id.as_str();
-        input.text("agent_id", container);
+        let claimed = |read: fn(&Intercept) -> Option<&str>| intercept.and_then(read);
+        let tool_id = claimed(|one| one.tool_id.as_deref());
+        input.text_or_null("tool_id", tool_id.or(known_name));
+        let agent_id = claimed(|one| one.agent_id.as_deref());
+        input.text_or_null("agent_id", agent_id.or(known_container));
         input.text("container", container);
-        let session = flow.find_slot::<McpSession>();
-        input.text_or_null("session", session.map(|session| &*session.0));
+        let session = flow.find_slot::<McpSession>().map(|session| &*session.0);
+        let session = session.or(claimed(|one| one.session.as_deref()));
+        input.text_or_null("session", session);
+        if let Some(context) = claimed(|one| one.context.as_deref()) {
+            input.json("context", context);
+        }
         input.text("security_level", self.container.level().as_str());
         input.json("annotations", &self.annotations_json());
         Ok(input)

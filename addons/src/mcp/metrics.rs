@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
 
 /// Limit on the tools that have a separate label. Calls of further tools are counted as `other`,
 /// since a server may list an unbounded number of names.
@@ -13,9 +13,14 @@ const MAX_TOOLS: usize = 1000;
 /// The label of tools without a separate label.
 const OTHER: &str = "other";
 
-/// Metrics of tool calls and changed definitions. Created once and kept over reloads.
+/// Metrics of tool calls, changed definitions and the interceptor API. Created once and kept over
+/// reloads.
 #[derive(Clone)]
 pub struct McpMetrics {
+    /// The request contexts that are kept.
+    pub contexts: IntGauge,
+    intercepts: IntCounterVec,
+    intercept_durations: HistogramVec,
     executions: IntCounterVec,
     durations: HistogramVec,
     changes: IntCounterVec,
@@ -72,6 +77,24 @@ impl McpMetrics {
     /// Registers the metrics.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let metrics = Self {
+            contexts: IntGauge::new(
+                "proxy_mcp_contexts_active",
+                "Request contexts of the interceptor API that are kept",
+            )?,
+            intercepts: IntCounterVec::new(
+                Opts::new(
+                    "proxy_mcp_intercepts_total",
+                    "Questions of other gateways and of hooks about tool calls, by type, action and tool",
+                ),
+                &["type", "action", "tool"],
+            )?,
+            intercept_durations: HistogramVec::new(
+                HistogramOpts::new(
+                    "proxy_mcp_intercept_duration_seconds",
+                    "Time to answer a question of another gateway or of a hook, in seconds, by type and tool",
+                ),
+                &["type", "tool"],
+            )?,
             executions: IntCounterVec::new(
                 Opts::new(
                     "proxy_mcp_tool_executions_total",
@@ -95,6 +118,9 @@ impl McpMetrics {
             )?,
             tools: Arc::default(),
         };
+        registry.register(Box::new(metrics.contexts.clone()))?;
+        registry.register(Box::new(metrics.intercepts.clone()))?;
+        registry.register(Box::new(metrics.intercept_durations.clone()))?;
         registry.register(Box::new(metrics.executions.clone()))?;
         registry.register(Box::new(metrics.durations.clone()))?;
         registry.register(Box::new(metrics.changes.clone()))?;
@@ -115,6 +141,23 @@ impl McpMetrics {
         self.durations
             .with_label_values(&[&*tool, execution.runtime])
             .observe(execution.duration.as_secs_f64());
+    }
+
+    /// Counts an answer of the interceptor API. `kind` is `before` or `after`, `action` is `pass`,
+    /// `block` or `modify`. `tool` is the server and the tool, `None` unless the file or a server's
+    /// list names it.
+    pub fn intercepted(
+        &self,
+        (kind, action): (&'static str, &'static str),
+        tool: Option<(&str, &str)>,
+        duration: Duration,
+    ) {
+        let tool = tool.map_or_else(|| OTHER.into(), |(server, tool)| self.label(server, tool));
+        let labels = [kind, action, &*tool];
+        self.intercepts.with_label_values(&labels).inc();
+        self.intercept_durations
+            .with_label_values(&[kind, &*tool])
+            .observe(duration.as_secs_f64());
     }
 
     /// Creates the time series of a server in `proxy_mcp_definition_changes_total`, with the value

@@ -13,6 +13,7 @@ mod gate;
 mod gateway;
 mod input;
 mod input_requests;
+mod intercepted;
 mod level;
 mod metrics;
 mod overrides;
@@ -44,10 +45,11 @@ pub use metrics::{Execution, ExecutionStatus, McpMetrics};
 pub use people::OpenQuestion;
 pub use revision::bundles_revision;
 pub use settings::{
-    Bundle, CodingEndpoint, CodingSettings, CommandPolicy, Confine, E2bSettings, HiddenValue,
-    HttpSettings, HttpTransport, Injected, MAX_EXPOSED_NAME, McpSettings, OnChange, OnUnavailable,
-    OverrideRule, OverrideRules, PersonWaits, PoliciesSettings, Policy, PolisSettings, Scope,
-    ServerKind, ServerSettings, StdioSettings,
+    AgentToken, Bundle, CodingEndpoint, CodingSettings, CommandPolicy, Confine, ContextSettings,
+    E2bSettings, HiddenValue, HttpSettings, HttpTransport, Injected, InterceptorSettings,
+    MAX_EXPOSED_NAME, McpSettings, OnChange, OnUnavailable, OverrideRule, OverrideRules,
+    PersonWaits, PoliciesSettings, Policy, PolisSettings, Scope, ServerKind, ServerSettings,
+    StdioSettings, TokenSettings,
 };
 pub use suspicious::looks_like_instruction;
 
@@ -111,6 +113,10 @@ impl Addon for Mcp {
     }
 
     fn mcp_response<'a>(&'a self, flow: &'a mut Flow, frame: &'a mut Frame) -> Step<'a> {
+        self.step(self.judge_response(flow, frame))
+    }
+
+    fn mcp_report<'a>(&'a self, flow: &'a mut Flow, frame: &'a mut Frame) -> Step<'a> {
         self.step(self.judge_response(flow, frame))
     }
 }

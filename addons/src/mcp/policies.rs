@@ -13,8 +13,11 @@ use super::ruling::{Ruling, is_replacement, record};
 use super::settings::OnUnavailable;
 use crate::contract::{
     Code, Container, Decision, Denial, Effect, Evaluation, EvaluatorError, Executing, Flow,
-    Standing, Verdict,
+    Intercept, PolicyMetadata, RpcOutcome, Standing, Verdict,
 };
+
+/// A result without any text.
+const EMPTY_RESULT: &str = r#"{"content":[]}"#;
 
 impl Mcp {
     /// Evaluates every bundle that covers the message's method; records and enforces the decision.
@@ -35,6 +38,9 @@ impl Mcp {
         let (effect, reason) = (ruling.effect, &ruling.reason);
         record(flow, effect, reason);
         flow.note(|| format!("the policies decide {}: {reason}", effect.as_str()));
+        if let Some(metadata) = ruling.metadata.clone() {
+            flow.put_slot(PolicyMetadata(metadata));
+        }
         let is_approved = message.response.is_some() && flow.find_slot::<Executing>().is_some();
         let verdict = match (effect, asking) {
             (Effect::Allow | Effect::Redact, _) => Ok(()),
@@ -72,13 +78,65 @@ impl Mcp {
         }
     }
 
-    /// Evaluates the bundles and combines their decisions. Each bundle sees the redactions of the
-    /// earlier ones.
+    /// Evaluates the bundles and combines their decisions.
     async fn evaluate(
         &self,
         flow: &mut Flow,
         message: &EvaluatedMessage<'_>,
     ) -> Result<Ruling, Denial> {
+        let decisions = self.decide(flow, message).await?;
+        let policies = &self.settings.policies;
+        if decisions.is_empty() && policies.on_unavailable == OnUnavailable::Allow {
+            return Ok(Ruling::undecided("policies.on_unavailable: allow"));
+        }
+        let is_empty = |one: &Decision| one.effect == Effect::Redact && one.modified.is_none();
+        if decisions.iter().any(is_empty) {
+            return Err(message.target.evaluator_failed("`modified` is missing"));
+        }
+        let intercept = flow.find_slot::<Intercept>();
+        if !intercept.is_some_and(|one| one.is_unattributed) {
+            return Ok(Ruling::of(decisions));
+        }
+        let decisions = self.without_call(flow, message, decisions).await?;
+        Ok(match decisions.is_empty() {
+            true => Ruling::undecided("no policy decides without the tool"),
+            false => Ruling::of(decisions),
+        })
+    }
+
+    /// The decisions on a result whose call is not known, without those that depend on the call: a
+    /// bundle that reads the tool or the agent, and refuses an empty result as well, refuses the
+    /// missing tool. Redactions always count.
+    async fn without_call(
+        &self,
+        flow: &mut Flow,
+        message: &EvaluatedMessage<'_>,
+        mut decisions: Vec<Decision>,
+    ) -> Result<Vec<Decision>, Denial> {
+        let refuses_call = |one: &Decision| one.depends_on_call && one.effect > Effect::Redact;
+        if !decisions.iter().any(refuses_call) {
+            return Ok(decisions);
+        }
+        let empty = RawValue::from_string(EMPTY_RESULT.to_owned()).map_err(Denial::malformed)?;
+        let empty: RpcOutcome = Ok(empty);
+        let neutral = EvaluatedMessage {
+            response: Some((&empty, None)),
+            ..*message
+        };
+        let neutral = self.decide(flow, &neutral).await?;
+        decisions.retain(|one| {
+            let mut others = neutral.iter().filter(|other| other.bundle == one.bundle);
+            !(refuses_call(one) && others.any(refuses_call))
+        });
+        Ok(decisions)
+    }
+
+    /// Evaluates the bundles. Each bundle sees the redactions of the earlier ones.
+    async fn decide(
+        &self,
+        flow: &mut Flow,
+        message: &EvaluatedMessage<'_>,
+    ) -> Result<Vec<Decision>, Denial> {
         let policies = &self.settings.policies;
         let ends = Instant::now().checked_add(policies.timeout);
         let mut decisions: Vec<Decision> = Vec::new();
@@ -108,14 +166,7 @@ impl Mcp {
                 }
             }
         }
-        if decisions.is_empty() && policies.on_unavailable == OnUnavailable::Allow {
-            return Ok(Ruling::unavailable());
-        }
-        let is_empty = |one: &Decision| one.effect == Effect::Redact && one.modified.is_none();
-        match decisions.iter().any(is_empty) {
-            true => Err(message.target.evaluator_failed("`modified` is missing")),
-            false => Ok(Ruling::of(decisions)),
-        }
+        Ok(decisions)
     }
 
     /// Sets the container's abort latch in memory and on disk. Does nothing in a dry run. If the

@@ -20,6 +20,8 @@ pub(super) struct Ruling {
     /// Replaces the arguments, params, result or error. Each bundle saw the replacements of the
     /// earlier bundles, so the last replacement contains all of them.
     pub(super) modified: Option<Box<RawValue>>,
+    /// The `metadata` of the last bundle that returned some.
+    pub(super) metadata: Option<Box<RawValue>>,
     /// The revision of all bundles that decided; empty unless the effect is `ask`.
     pub(super) revision: String,
 }
@@ -33,6 +35,7 @@ impl Ruling {
             bundle: None,
             reason: "no bundle returned a decision".into(),
             modified: None,
+            metadata: None,
             revision: String::new(),
         };
         if decisions.iter().map(|decision| decision.effect).max() == Some(Effect::Ask) {
@@ -50,17 +53,19 @@ impl Ruling {
                 ruling.bundle = Some(decision.bundle);
             }
             ruling.modified = decision.modified.or(ruling.modified);
+            ruling.metadata = decision.metadata.or(ruling.metadata);
         }
         ruling
     }
 
-    /// The ruling if no bundle for the message could be loaded and `on_unavailable` is `allow`.
-    pub(super) fn unavailable() -> Self {
+    /// The ruling if no policy decides on the message, and the message passes nevertheless.
+    pub(super) fn undecided(reason: &str) -> Self {
         Self {
             effect: Effect::Allow,
             bundle: None,
-            reason: "policies.on_unavailable: allow".into(),
+            reason: reason.into(),
             modified: None,
+            metadata: None,
             revision: String::new(),
         }
     }

@@ -114,6 +114,7 @@ impl McpLine<'_> {
         if self.suspicious {
             member(out, ",\"suspicious\":", true);
         }
+        optional(out, ",\"agent_id\":", self.agent_id);
     }
 }
 

@@ -73,6 +73,8 @@ pub(super) struct McpLine<'a> {
     pub(super) reason: Option<&'a str>,
     /// Whether the server's text looks like an instruction to a model.
     pub(super) suspicious: bool,
+    /// The agent's id, as a caller of the interceptor API wrote it.
+    pub(super) agent_id: Option<&'a str>,
 }
 
 /// The cost of a flow. Lines with different costs can be folded: the folded line has the sums of
@@ -182,6 +184,7 @@ impl<'a> McpLine<'a> {
             decision: record.and_then(|record| record.decision.map(Effect::as_str)),
             reason: record.and_then(|record| record.reason.as_deref()),
             suspicious: record.is_some_and(|record| record.suspicious),
+            agent_id: record.and_then(|record| record.agent_id.as_deref()),
         })
     }
 }

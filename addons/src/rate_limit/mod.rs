@@ -128,6 +128,10 @@ impl Addon for RateLimit {
         }
     }
 
+    fn mcp_report<'a>(&'a self, flow: &'a mut Flow, _frame: &'a mut Frame) -> Step<'a> {
+        self.count_request(flow).into()
+    }
+
     /// Counts every flow that was over a limit, whichever component denied it.
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
         let denial = outcome.denial.as_ref();

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use addons::contract::{CallPermit, Code, Denial, Direction, Executing, Fault, Frame, RpcError};
+use addons::contract::{
+    CallPermit, Code, Denial, Direction, Executing, Fault, Frame, Intercept, RpcError,
+};
 use addons::mcp::OpenQuestion;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 
-use super::execution::Running;
+use super::execution::{Running, exit_code};
 use super::judged_call::{JudgedCall, Refused};
 use super::params::{Change, Destination, Progress};
 use super::readiness::denial_of;
@@ -86,8 +88,15 @@ impl Core {
             progress: progress.as_ref(),
             session: Some(&target.pooled.session),
         };
+        let context = request.events.call.context.get();
+        if let Some(context) = context {
+            context.started();
+        }
         let running = Running::begin(&self.metrics, target);
         let response = exchange(target, permit, &relay).await;
+        if let Some(context) = context {
+            context.ended(exit_code(&response));
+        }
         if let Some(running) = running {
             running.end(&response);
         }
@@ -125,11 +134,21 @@ impl Core {
         if let Some(executing) = request.events.call.executing.lock().clone() {
             live.flow.put_slot(executing);
         }
+        let context = request.events.call.context.get();
+        if let Some(context) = context {
+            live.flow.put_slot(Intercept {
+                context: Some(context.to_json().into()),
+                handover: context.handover.clone(),
+                is_at_gateway: true,
+                ..Intercept::default()
+            });
+        }
+        let before = context.and_then(|context| context.trace());
         let destination = Destination {
             caller,
             version: target.pooled.session.version(),
             log_level: self.log_level(caller),
-            trace: request.trace.as_ref(),
+            trace: request.trace.as_ref().or(before.as_ref()),
         };
         let made = destination.params(request.params.as_deref(), changes, true);
         let Some(made) = made else {

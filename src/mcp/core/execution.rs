@@ -59,6 +59,14 @@ pub(super) fn record_unsent(
     });
 }
 
+/// The exit code of a server that ended during the call.
+pub(super) fn exit_code(response: &Result<Outcome, MountError>) -> Option<i32> {
+    response
+        .as_ref()
+        .err()
+        .and_then(|error| of_failure(error).1)
+}
+
 fn of_failure(error: &MountError) -> (ExecutionStatus, Option<i32>) {
     match error {
         MountError::TimedOut => (ExecutionStatus::TimedOut, None),

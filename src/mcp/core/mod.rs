@@ -22,6 +22,8 @@ mod exchange;
 mod execution;
 mod extension;
 mod input;
+mod intercept;
+mod intercepted_tool;
 mod judged_call;
 mod known_sessions;
 mod lease;
@@ -57,6 +59,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::caller::{Caller, LogLevel, TraceContext};
+use super::contexts::Contexts;
 use super::error::{INVALID_PARAMS, method_not_found, protocol_error, rpc_error};
 use super::event::{Event, Events, Params};
 use super::message::Outcome;
@@ -70,7 +73,9 @@ use super::version::{Era, Version};
 pub use attached::{Filter, Interest, MAX_SUBSCRIPTIONS, MAX_URI_BYTES};
 pub use attachment::Attachment;
 pub use describe::Description;
+pub use intercept::{After, Before, Claims};
 pub use lease::MAX_CALLS_PER_LEASE;
+pub use params::quote;
 pub use readiness::SERVERS as SERVERS_META;
 pub use resources::MAX_URI;
 pub use tools::FoundTool;
@@ -100,6 +105,8 @@ pub struct Core {
     rules: CurrentRules,
     mounts: Arc<Mounts>,
     metrics: McpMetrics,
+    /// The request contexts of the interceptor API.
+    contexts: Arc<Contexts>,
     calls: Arc<Semaphore>,
     /// Leases that have or had attached clients. Resource updates of shared sessions go to the
     /// clients of these leases.
@@ -135,6 +142,7 @@ impl Core {
         let core = Arc::new(Self {
             rules,
             mounts,
+            contexts: Contexts::new(metrics.contexts.clone()),
             metrics,
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
             watched: Mutex::default(),

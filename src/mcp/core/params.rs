@@ -163,6 +163,6 @@ pub(super) fn edit(members: &Members<'_>, changes: &[Change<'_>]) -> String {
 }
 
 /// The JSON text of a string.
-pub(super) fn quote(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,6 +1,8 @@
 //! Calls that wait for a person's decision.
 
-use addons::contract::Denial;
+use std::time::Duration;
+
+use addons::contract::{Container, Denial};
 use addons::json::Members;
 use addons::mcp::OpenQuestion;
 use serde_json::value::RawValue;
@@ -38,28 +40,43 @@ impl Core {
         question: OpenQuestion,
         asked: &mut Refused,
     ) -> Result<(), Denial> {
-        let lease = Lease::of(&request.caller.container);
-        let Ok(_permit) = lease.waits.try_acquire() else {
-            return Err(asked.denial.clone());
-        };
         let token = progress_token(request);
         let client = token.as_ref().and_then(|_| client_name(request));
         let limit = (self.rules)().settings.waits.of(client.as_deref());
         let text = format!("waits for a person (approval {})", question.approval());
-        report(request, token.as_deref(), &text);
-        let deciding = question.decision(&mut asked.live.flow, limit);
+        let open = asked.denial.clone();
+        let begun = || report(request, token.as_deref(), &text);
+        let deciding = hold(&request.caller.container, question, asked, limit, begun);
         tokio::select! {
             biased;
-            () = request.events.call.left.cancelled() => return Err(asked.denial.clone()),
-            decided = deciding => match decided {
-                Some(verdict) => verdict?,
-                None => return Err(asked.denial.clone()),
-            },
+            () = request.events.call.left.cancelled() => return Err(open),
+            decided = deciding => decided?,
         }
         report(request, token.as_deref(), "approved");
-        asked.denial = question.unsent();
         Ok(())
     }
+}
+
+/// Holds a request until a person decides about it, at most for `limit`. Calls `begun` if the
+/// container has no more than its waits. After an approval, the request must be judged again.
+pub(super) async fn hold(
+    container: &Container,
+    question: OpenQuestion,
+    asked: &mut Refused,
+    limit: Duration,
+    begun: impl FnOnce(),
+) -> Result<(), Denial> {
+    let lease = Lease::of(container);
+    let Ok(_permit) = lease.waits.try_acquire() else {
+        return Err(asked.denial.clone());
+    };
+    begun();
+    match question.decision(&mut asked.live.flow, limit).await {
+        Some(verdict) => verdict?,
+        None => return Err(asked.denial.clone()),
+    }
+    asked.denial = question.unsent();
+    Ok(())
 }
 
 /// Sends the client progress with a text, if it gave a token. The gateway repeats the text until there

@@ -205,7 +205,7 @@ impl Core {
 
     /// Waits until the tools or prompts of a server are read, at most [`START_TIMEOUT`]. If `server`
     /// is not known, waits for one that may have a tool or prompt with this name.
-    async fn started(
+    pub(super) async fn started(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
         list: List,
@@ -228,7 +228,7 @@ impl Core {
 
     /// The server, or one that may have a tool or prompt with this name: by an override, or by its
     /// prefix.
-    fn mount_for(
+    pub(super) fn mount_for(
         &self,
         caller: &Caller,
         list: List,
@@ -248,7 +248,7 @@ impl Core {
         })
     }
 
-    async fn find_tool(
+    pub(super) async fn find_tool(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
         name: &str,

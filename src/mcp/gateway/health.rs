@@ -57,7 +57,7 @@ fn report(policies_loaded: bool, servers: &[MountHealth]) -> (StatusCode, Value)
     let states = states.map(|one| (one.server.to_string(), one.state.as_str().into()));
     let mut body = json!({
         "status": status,
-        "checks": { "gateway": true, "policy_engine": policies_loaded },
+        "checks": { "gateway": true, "interceptor": true, "policy_engine": policies_loaded },
         "servers": states.collect::<Map<_, Value>>(),
     });
     let refused = servers.iter().filter(|one| !one.refused_hosts.is_empty());

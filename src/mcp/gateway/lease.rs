@@ -6,6 +6,7 @@ use std::sync::Arc;
 use addons::contract::Container;
 use parking_lot::Mutex;
 
+use super::intercept::OwnDenials;
 use super::legacy::{KeptBytes, LegacySession, Transport};
 use super::limits::{Count, GatewayMetrics, MAX_SESSIONS};
 use super::modern::Suspended;
@@ -22,6 +23,8 @@ pub struct LeaseState {
     pub suspended: Arc<Suspended>,
     /// Counts the bytes of events that are kept for clients that reconnect.
     pub kept: KeptBytes,
+    /// The blocks of the interceptor API.
+    pub own_denials: OwnDenials,
 }
 
 #[derive(Default)]

@@ -1,5 +1,6 @@
 //! The HTTP front end of the gateway: both eras of the protocol on one endpoint, `/mcp`; the older
-//! transport HTTP+SSE on `/sse` and `/message`; and a health check.
+//! transport HTTP+SSE on `/sse` and `/message`; the interceptor API below `/intercept`; and a health
+//! check.
 
 mod answer;
 mod call;
@@ -7,6 +8,7 @@ mod capabilities;
 mod header;
 mod health;
 mod hosts;
+mod intercept;
 mod lease;
 mod legacy;
 mod limits;
@@ -16,6 +18,7 @@ mod modern;
 mod progress;
 mod refusal;
 mod sse;
+mod token;
 mod visit;
 
 use std::sync::Arc;
@@ -32,9 +35,11 @@ use super::fields::{PROTOCOL_VERSION, SESSION_ID};
 use super::message::{Message, MessageError};
 use super::version::{Era, Version};
 use crate::http::{OriginRequest, Reply, Session};
+use crate::registry::Registry;
 use addons::json::strict::StrictJsonError;
 
 pub use limits::GatewayMetrics;
+pub use token::end_token_agent;
 
 use answer::HttpResponse;
 use header::only;
@@ -68,21 +73,24 @@ pub struct Gateway {
     metrics: GatewayMetrics,
     /// Counts the suspended calls of all leases.
     suspended: Count,
+    /// Has the lease of callers with a token.
+    registry: Arc<Registry>,
 }
 
 impl Gateway {
     /// Creates a gateway for the servers that `core` routes to.
-    pub fn new(core: Arc<Core>, metrics: GatewayMetrics) -> Self {
+    pub fn new(core: Arc<Core>, metrics: GatewayMetrics, registry: Arc<Registry>) -> Self {
         Self {
             core,
             metrics,
             suspended: Count::default(),
+            registry,
         }
     }
 
     /// Whether a path is one of the gateway's.
     pub fn has(path: &str) -> bool {
-        known(path).is_some()
+        known(path).is_some() || intercept::is_under(path)
     }
 
     pub fn handle(
@@ -92,9 +100,13 @@ impl Gateway {
     ) -> BoxFuture<'static, Response<Reply>> {
         let gateway = Arc::clone(self);
         let idle = Arc::clone(&session.idle);
-        let mut request = OriginRequest::begin(session, request);
-        request.carries(own_subject(request.head.method.as_str()));
         Box::pin(async move {
+            let session = gateway.identify(session, request.headers()).await;
+            let mut request = OriginRequest::begin(session, request);
+            request.carries(own_subject(request.head.method.as_str()));
+            if intercept::is_under(request.head.uri.path()) {
+                return idle.held(intercept::answer(&gateway, request)).await;
+            }
             // Meanwhile the connection's task checks whether the client is still connected.
             let routed = idle.held(gateway.route(&mut request)).await;
             match routed {
@@ -136,9 +148,9 @@ impl Gateway {
                 legacy::message(&visit, message).await
             }
             ("/health", &Method::GET) => health::answer(self, request).await,
-            (path, method) if Self::has(path) => Err(not_allowed(method, path)),
+            (path, method) if known(path).is_some() => Err(not_allowed(method, path)),
             _ => {
-                let sentence = "this listener serves /mcp, /sse, /message and /health";
+                let sentence = "this listener serves /mcp, /sse, /message, /intercept and /health";
                 Err(refuse(StatusCode::NOT_FOUND, None, sentence))
             }
         }

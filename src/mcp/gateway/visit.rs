@@ -7,7 +7,8 @@ use addons::contract::{
     RpcError, names,
 };
 use addons::identity::claimed_id;
-use http::HeaderMap;
+use addons::json::Members;
+use http::{HeaderMap, HeaderName};
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use tokio::sync::mpsc;
@@ -19,10 +20,16 @@ use super::super::event::{Event, Events};
 use super::super::version::{Era, Version};
 use super::Gateway;
 use super::call::Call;
+use super::header::only;
 use super::lease::LeaseState;
 use super::memory::Memory;
 use super::progress::{CallProgress, token_of};
 use crate::http::{OriginRequest, Session};
+
+/// The header field with which a call names its request context.
+const CONTEXT: HeaderName = HeaderName::from_static("mcp-request-context");
+/// The key of `_meta` with which a call names its request context.
+const CONTEXT_KEY: &str = "unified-proxy/request_id";
 
 /// A request and its container.
 pub struct Visit<'a> {
@@ -110,6 +117,12 @@ impl<'a> Visit<'a> {
             ..self.client_request(caller, method, params, sender.clone())
         };
         let core = Arc::clone(&self.gateway.core);
+        if &*request.method == "tools/call"
+            && let Some(id) = self.context_id(request.params.as_deref())
+            && let Some(context) = core.context(&self.container, &id)
+        {
+            let _ = sender.call.context.set(context);
+        }
         Call::new(core.request(request), sender, events, progress)
     }
 
@@ -134,6 +147,23 @@ impl<'a> Visit<'a> {
             trace: self.trace(),
             events,
         }
+    }
+
+    /// The id of the request context that a call names, in a header or in `_meta`.
+    fn context_id(&self, params: Option<&RawValue>) -> Option<Box<str>> {
+        if let Ok(Some(id)) = only(self.headers(), &CONTEXT) {
+            return Some(id.into());
+        }
+        // Avoids parsing: few calls name a context.
+        let params = params.filter(|params| params.get().contains(CONTEXT_KEY))?;
+        let params = Members::read(params).ok()?;
+        let meta = params.members("_meta").ok()??;
+        meta.text(CONTEXT_KEY).map(|id| (&*id).into())
+    }
+
+    /// The `traceparent` of the HTTP request.
+    pub fn traceparent(&self) -> Option<Box<str>> {
+        Some(self.trace()?.parent.into())
     }
 
     fn trace(&self) -> Option<TraceContext> {

@@ -12,12 +12,14 @@ use super::error::EvaluationError;
 
 /// The names of the values that make up an answer. If the entrypoint is a package, its rules have
 /// these names. If the entrypoint is a rule, the members of its object have them.
-pub const MEMBERS: [&str; 3] = ["decision", "reason", "modified"];
+pub const MEMBERS: [&str; 4] = ["decision", "reason", "modified", "metadata"];
 /// Limit on the length of a reason, and of an unknown decision in an error, in bytes. Longer text
 /// is truncated, since it is sent to the agent and written to the audit log.
 const MAX_REASON_BYTES: usize = 1024;
 /// The error of a redaction without a replacement.
 const NOTHING_MODIFIED: &str = "the decision is redact, and `modified` is undefined";
+/// Limit on the length of `metadata`, in bytes of JSON. Longer metadata is left out.
+const MAX_METADATA_BYTES: usize = 4096;
 /// Reason of an undefined decision.
 const UNDEFINED: &str = "the policy is undefined for this input";
 
@@ -30,12 +32,13 @@ pub struct Answer {
     pub reason: Option<String>,
     /// The replacement of [`Effect::Redact`].
     pub modified: Option<Box<RawValue>>,
+    /// The `metadata`, if it is an object of at most [`MAX_METADATA_BYTES`].
+    pub metadata: Option<Box<RawValue>>,
 }
 
 /// Reads the value of the generated rule that collects an answer. The value is a list of lists:
-/// either one list with the entrypoint's object, or three lists, for `decision`, `reason` and
-/// `modified`. An inner list is empty if its value is undefined. An undefined decision is
-/// [`Effect::DenyContinue`].
+/// either one list with the entrypoint's object, or a list for each of [`MEMBERS`]. An inner list is
+/// empty if its value is undefined. An undefined decision is [`Effect::DenyContinue`].
 pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
     let Value::Array(lists) = value else {
         return Err(wrong("the policy has no answer"));
@@ -45,9 +48,11 @@ pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
         _ => Value::Undefined,
     };
     match &*lists.iter().map(first).collect::<Vec<_>>() {
-        [Value::Undefined] => of_members([const { Value::Undefined }; 3]),
+        [Value::Undefined] => of_members([const { Value::Undefined }; 4]),
         [object @ Value::Object(_)] => of_members(MEMBERS.map(|name| object[name].clone())),
-        [decision, reason, modified] => of_members([decision, reason, modified].map(Value::clone)),
+        [decision, reason, modified, metadata] => {
+            of_members([decision, reason, modified, metadata].map(Value::clone))
+        }
         _ => Err(wrong("the entrypoint's value is not an object")),
     }
 }
@@ -60,10 +65,12 @@ struct Printed<'a> {
     reason: Option<String>,
     #[serde(borrow)]
     modified: Option<&'a RawValue>,
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
 }
 
-/// Reads the answer that a command has printed: one JSON object with `decision`, `reason` and
-/// `modified`. Other members are ignored.
+/// Reads the answer that a command has printed: one JSON object with the members [`MEMBERS`]. Other
+/// members are ignored.
 pub fn read_printed(text: &[u8]) -> Result<Answer, EvaluationError> {
     let invalid = |error: &dyn Display| wrong(&format!("it printed no valid answer: {error}"));
     if text.trim_ascii().is_empty() {
@@ -88,6 +95,7 @@ pub fn read_printed(text: &[u8]) -> Result<Answer, EvaluationError> {
         effect,
         reason: printed.reason.as_deref().map(shortened),
         modified,
+        metadata: printed.metadata.and_then(bounded_metadata),
     })
 }
 
@@ -101,13 +109,16 @@ fn effect(decision: &str) -> Result<Effect, EvaluationError> {
     })
 }
 
-fn of_members([decision, reason, modified]: [Value; 3]) -> Result<Answer, EvaluationError> {
+fn of_members(
+    [decision, reason, modified, metadata]: [Value; 4],
+) -> Result<Answer, EvaluationError> {
     let decision = match decision {
         Value::Undefined => {
             return Ok(Answer {
                 effect: Effect::DenyContinue,
                 reason: Some(UNDEFINED.to_owned()),
                 modified: None,
+                metadata: None,
             });
         }
         Value::String(word) => word,
@@ -127,7 +138,17 @@ fn of_members([decision, reason, modified]: [Value; 3]) -> Result<Answer, Evalua
         effect,
         reason,
         modified,
+        metadata: serde_json::value::to_raw_value(&metadata)
+            .ok()
+            .and_then(|metadata| bounded_metadata(&metadata)),
     })
+}
+
+/// The metadata, if it is an object that is not too long.
+fn bounded_metadata(metadata: &RawValue) -> Option<Box<RawValue>> {
+    let text = metadata.get();
+    let is_kept = text.starts_with('{') && text.len() <= MAX_METADATA_BYTES;
+    is_kept.then(|| metadata.to_owned())
 }
 
 /// Converts `modified` to the JSON that replaces the message's arguments, params, result or error.

@@ -238,6 +238,8 @@ impl Query {
                     effect: answer.effect,
                     reason: answer.reason.map(String::into_boxed_str),
                     modified: answer.modified,
+                    metadata: answer.metadata,
+                    depends_on_call: program.depends_on_call(),
                 }),
             ),
             Err(EvaluationError::TimedOut) => {

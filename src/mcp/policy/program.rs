@@ -26,6 +26,8 @@ const SAMPLE: &str = r#"{
     "name": "", "server": "", "tool": "", "arguments": {}, "tool_id": "", "agent_id": "",
     "container": "", "session": "", "security_level": "Public", "annotations": {}
 }"#;
+/// The members of an input that are known of a result without its call.
+const OF_RESULT: [&str; 5] = ["phase", "direction", "method", "result", "error"];
 /// The package of the rule that collects an answer. No bundle may have a package whose path begins
 /// with `unified_proxy`.
 const PACKAGE: [&str; 2] = ["unified_proxy", "entrypoint"];
@@ -34,6 +36,7 @@ const PACKAGE: [&str; 2] = ["unified_proxy", "entrypoint"];
 pub struct Program {
     interpreters: Interpreters,
     max_input: usize,
+    depends_on_call: bool,
     revision: [u8; 32],
 }
 
@@ -48,6 +51,7 @@ impl Program {
         };
         Self {
             max_input,
+            depends_on_call: loaded.syntax.reads_input_beyond(&OF_RESULT),
             revision: digest([bundle.digest.as_slice(), entrypoint.as_bytes()]),
             interpreters: Interpreters::of(loaded.engine),
         }
@@ -57,6 +61,11 @@ impl Program {
     /// Limit on the size of an input, in bytes.
     pub fn max_input(&self) -> usize {
         self.max_input
+    }
+
+    /// Whether the policies read more of their input than [`OF_RESULT`].
+    pub fn depends_on_call(&self) -> bool {
+        self.depends_on_call
     }
 
     /// SHA-256 of the bundle's files and entrypoint.
@@ -103,7 +112,7 @@ enum Entrypoint {
     /// A rule whose value is an object with the decision.
     Rule(Vec<String>),
     /// A package, and which of its rules `decision`, `reason` and `modified` exist.
-    Package(Vec<String>, [bool; 3]),
+    Package(Vec<String>, [bool; 4]),
 }
 
 /// A bundle that regorus accepted.

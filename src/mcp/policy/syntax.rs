@@ -198,6 +198,15 @@ impl Syntax {
         found.is_some()
     }
 
+    /// Whether some rule reads another member of the input than these, or may do so.
+    pub fn reads_input_beyond(&self, members: &[&str]) -> bool {
+        self.0.iter().any(|module| {
+            let ast = &module["ast"];
+            reads_input_beyond(&ast["rules"], members)
+                || reads_input_beyond(&ast["imports"], members)
+        })
+    }
+
     /// The first result of `look` for a node of the rules, with the node's file.
     fn find_in_rules<T>(&self, look: impl Fn(&str, &Value) -> Option<T>) -> Option<(&str, T)> {
         self.0.iter().find_map(|module| {
@@ -216,6 +225,38 @@ fn find<T>(tree: &Value, look: &impl Fn(&str, &Value) -> Option<T>) -> Option<T>
         Value::Array(items) => items.iter().find_map(|item| find(item, look)),
         _ => None,
     }
+}
+
+/// Whether a tree has a reference to the input that does not begin with one of these members.
+fn reads_input_beyond(tree: &Value, members: &[&str]) -> bool {
+    if let Some(path) = static_path(tree)
+        && path.first().is_some_and(|first| first == "input")
+    {
+        let is_known = path
+            .get(1)
+            .is_some_and(|member| members.contains(&&**member));
+        // The names below may be computed by further references.
+        return !is_known || below_reference(tree, members);
+    }
+    match tree {
+        Value::Object(fields) => fields
+            .values()
+            .any(|node| reads_input_beyond(node, members)),
+        Value::Array(items) => items.iter().any(|item| reads_input_beyond(item, members)),
+        _ => false,
+    }
+}
+
+/// Whether a computed name in a reference to the input reads another member of the input.
+fn below_reference(reference: &Value, members: &[&str]) -> bool {
+    let Some(node) = reference
+        .get("RefDot")
+        .or_else(|| reference.get("RefBrack"))
+    else {
+        return false;
+    };
+    let computed = &node["index"];
+    reads_input_beyond(computed, members) || below_reference(&node["refr"], members)
 }
 
 /// Whether an `in` is anything else than a statement or a negated statement.

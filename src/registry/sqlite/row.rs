@@ -2,6 +2,7 @@
 
 use addons::contract::{
     AuthMode, ContainerId, HostPattern, LeaseId, Level, Registration, Repo, Source, Standing,
+    TOKEN_AGENT,
 };
 use rusqlite::{Connection, Row, params};
 
@@ -38,6 +39,7 @@ fn decode(row: &Row<'_>) -> Result<Registration, SqliteError> {
     let id = ContainerId::parse(&text(1)?).ok_or_else(bad)?;
     let source = match optional(2)? {
         Some(address) => Source::Address(address.parse().map_err(|_| bad())?),
+        None if id.as_str() == TOKEN_AGENT => Source::Token,
         None => Source::Listener(id.clone()),
     };
     let repos: Vec<RepoEntry> = serde_json::from_str(&text(3)?).map_err(|_| bad())?;
@@ -124,7 +126,7 @@ pub(super) fn insert(conn: &Connection, lease: &mut Registration) -> Result<(), 
     lease.standing = lease.standing.and(standing(conn, &lease.id)?);
     let address = match &lease.source {
         Source::Address(address) => Some(address.to_string()),
-        Source::Listener(_) => None,
+        Source::Listener(_) | Source::Token => None,
     };
     let repos: Vec<RepoEntry> = lease.repos.iter().map(RepoEntry::from).collect();
     let domains = lease.allowed_domains.as_ref().map(|patterns| {

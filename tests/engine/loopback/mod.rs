@@ -81,6 +81,7 @@ impl Containers for FakeContainers {
                 let mut known = self.known.values();
                 Ok(known.find(|container| container.id == *id).cloned())
             }
+            Source::Token => Ok(None),
         }
     }
 

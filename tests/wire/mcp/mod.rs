@@ -10,6 +10,7 @@ mod front;
 mod health;
 pub mod hostile;
 mod http_sse;
+mod intercept;
 mod later_answers;
 mod legacy;
 mod lenient;

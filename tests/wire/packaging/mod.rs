@@ -1,5 +1,5 @@
 //! Checks the files that install the appliance: the image, compose files, the systemd unit, the
-//! Debian package, the seccomp profile, and the Kubernetes example.
+//! Debian package, the seccomp profile, the Kubernetes example, and the compose example of an MCP gateway.
 //!
 //! These tests need no container engine and no cluster. They check the contents of the files, run
 //! the binary with only the image's files in new namespaces, run the registrar's script with a real
@@ -10,6 +10,7 @@ mod compose;
 mod debian;
 mod image;
 mod kubernetes;
+mod mcp_gateway;
 mod seccomp;
 mod systemd;
 

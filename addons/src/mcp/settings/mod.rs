@@ -4,22 +4,26 @@ mod clients;
 mod coding;
 mod command;
 mod http;
+mod interceptor;
 mod names;
 mod overrides;
 mod policies;
 mod polis;
 mod process;
 mod servers;
+mod tokens;
 mod types;
 mod waits;
 
 use std::sync::Arc;
 
-use crate::contract::Level;
 use crate::contract::settings::{Fields, Files, Setting, check_version};
+use crate::contract::{Level, SecretFiles};
 
+pub use interceptor::{ContextSettings, InterceptorSettings};
 pub(super) use overrides::HINTS;
 pub use polis::PolisSettings;
+pub use tokens::{AgentToken, TokenSettings};
 pub use types::{
     Bundle, CodingEndpoint, CodingSettings, CommandPolicy, Confine, E2bSettings, HiddenValue,
     HttpSettings, HttpTransport, Injected, McpSettings, OnChange, OnUnavailable, OverrideRule,
@@ -31,18 +35,14 @@ pub use waits::PersonWaits;
 pub const MAX_EXPOSED_NAME: usize = 64;
 
 /// Keys that have no effect in this version, each with the feature that it would configure.
-const LATER: [(&str, &str); 3] = [
-    (
-        "mcp_hosts",
-        "policies for remote MCP servers that clients reach through the proxy's port",
-    ),
-    ("context", "the interceptor API"),
-    ("tokens", "access for callers outside a container"),
-];
+const LATER: [(&str, &str); 1] = [(
+    "mcp_hosts",
+    "policies for remote MCP servers that clients reach through the proxy's port",
+)];
 
 impl McpSettings {
-    /// Reads the settings.
-    pub fn read(files: &Files<'_>) -> Self {
+    /// Reads the settings. Checks the files that hold secrets, so it may block.
+    pub fn read(files: &Files<'_>, secret_files: &dyn SecretFiles) -> Self {
         let waits = PersonWaits::read(files);
         // `Document::fields` requires a version, which the JSON of clients lacks.
         let Some(fields) = files.mcp.root().and_then(|root| root.fields()) else {
@@ -86,6 +86,9 @@ impl McpSettings {
             policies,
             on_definition_change,
             waits,
+            tokens: TokenSettings::read(&fields.section("tokens"), secret_files),
+            context: ContextSettings::read(&fields.section("context")),
+            interceptor: InterceptorSettings::read(&fields.section("interceptor")),
         }
     }
 }

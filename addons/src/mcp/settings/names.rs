@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::contract::{CLAUDE_CODE, INTERCEPTOR};
 use crate::json::sha256_hex;
 
 /// Names that are reserved for servers of the gateway itself. So is each name that begins with one
 /// of them and `_`.
-const RESERVED: [&str; 4] = ["policy", "loop", "claude-code", "token-agent"];
+const RESERVED: [&str; 5] = ["policy", "loop", CLAUDE_CODE, INTERCEPTOR, "token-agent"];
 /// The longest name of a server in bytes. The name is the prefix of exposed names of at most 64
 /// bytes, so it must leave room for the names of tools.
 const MAX_NAME: usize = 48;
@@ -102,6 +103,8 @@ mod tests {
                 "claude-code",
                 "claude code",
                 "Claude-Code_Bash",
+                "interceptor",
+                "Interceptor_x",
                 "token-agent",
                 "",
             ],

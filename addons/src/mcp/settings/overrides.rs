@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::super::intercepted::BUILT_IN;
 use super::super::overrides::matches;
 use super::names::server_name;
 use super::servers::Servers;
@@ -41,17 +42,21 @@ pub(super) fn read(fields: &Fields<'_>, servers: &Servers) -> OverrideRules {
         };
         // Also found by the name as written under mcpServers.
         let name = server_name(server).unwrap_or_else(|_| server.into());
-        let Some(settings) = servers.get(&name) else {
-            at.refuse_key(
-                key,
-                format!("there is no server {server:?} under mcpServers"),
-            );
-            continue;
+        let settings = match servers.get(&name) {
+            Some(settings) => settings.as_ref(),
+            None if BUILT_IN.contains(&server) => None,
+            None => {
+                at.refuse_key(
+                    key,
+                    format!("there is no server {server:?} under mcpServers"),
+                );
+                continue;
+            }
         };
         if overrides.contains_key(&(Arc::clone(&name), tool.into())) {
             at.refuse_key(key, format!("there is another entry for {tool} of {name}"));
         }
-        let of_server = settings.as_ref().and_then(|server| server.classification);
+        let of_server = settings.and_then(|server| server.classification);
         let of_server = of_server.unwrap_or_default();
         let rules = if at.is_mapping() {
             vec![rule(&at, of_server)]

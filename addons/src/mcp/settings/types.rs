@@ -9,6 +9,8 @@ use std::time::Duration;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
+use super::interceptor::{ContextSettings, InterceptorSettings};
+use super::tokens::TokenSettings;
 use super::waits::PersonWaits;
 use crate::contract::settings::Place;
 use crate::contract::{Endpoint, Host, Level, UrlSecrets};
@@ -29,6 +31,12 @@ pub struct McpSettings {
     pub allowed_hosts: Vec<Arc<str>>,
     /// How long calls wait for a person's decision.
     pub waits: PersonWaits,
+    /// Access for callers without a container.
+    pub tokens: TokenSettings,
+    /// The request contexts of the interceptor API.
+    pub context: ContextSettings,
+    /// The interceptor API.
+    pub interceptor: InterceptorSettings,
 }
 
 /// Overrides, by server and the server's own name for the tool.

@@ -45,6 +45,7 @@ const MCP: McpLine<'static> = McpLine {
     decision: None,
     reason: None,
     suspicious: false,
+    agent_id: None,
 };
 
 fn json(line: &AuditLine<'_>) -> String {
@@ -117,6 +118,7 @@ fn the_line_of_a_tool_call_ends_with_its_mcp_values_and_its_approval() {
         decision: Some("deny_continue"),
         reason: Some("not \"today\""),
         suspicious: true,
+        agent_id: None,
     };
     let json = json(&AuditLine {
         mcp: Some(mcp),
@@ -239,6 +241,7 @@ fn fold_keys_differ_if_anything_but_time_flow_and_cost_differs() {
         with(&|line| {
             line.mcp = Some(McpLine {
                 suspicious: true,
+                agent_id: None,
                 ..MCP
             })
         }),

@@ -12,7 +12,8 @@ use serde_json::value::RawValue;
 
 use super::line::AuditLine;
 use crate::contract::{
-    Addon, Direction, Flow, Frame, FrameBody, Order, Outcome, Request, Step, names,
+    Addon, Direction, Flow, Frame, FrameBody, Intercept, Order, Outcome, Request, SpanParent, Step,
+    names,
 };
 use crate::json::Members;
 
@@ -93,6 +94,12 @@ impl Addon for Trace {
             frame.body = FrameBody::Params(Some(params));
             flow.put_slot(context);
         }
+        link_intercept(flow);
+        Step::PASS
+    }
+
+    fn mcp_report<'a>(&'a self, flow: &'a mut Flow, _frame: &'a mut Frame) -> Step<'a> {
+        link_intercept(flow);
         Step::PASS
     }
 
@@ -117,6 +124,26 @@ impl Addon for Trace {
             duration: outcome.duration,
         });
     }
+}
+
+/// Puts the flow of a message of the interceptor API into the trace of its caller, and tells the
+/// interceptor the context for the call at the gateway.
+fn link_intercept(flow: &mut Flow) {
+    let Some(intercept) = flow.find_slot::<Intercept>() else {
+        return;
+    };
+    if flow.find_slot::<Context>().is_none()
+        && let Some(context) = intercept.traceparent.as_deref().and_then(Context::parse)
+    {
+        flow.put_slot(context);
+    }
+    let id = flow.id().number();
+    let context = flow.find_slot::<Context>().copied().unwrap_or(Context {
+        trace: begun_by(id),
+        parent: id,
+        flags: SAMPLED,
+    });
+    flow.put_slot(SpanParent(context.text(id).into()));
 }
 
 /// The trace id for a flow without context. The id must be unique, but need not be secret.
@@ -337,5 +364,35 @@ mod tests {
         assert!(span.is_none());
         let (_, span) = traced(&[], |flow| flow.start_mut().principal = None);
         assert!(span.is_none());
+    }
+
+    /// The context for the call at the gateway after a question with this `traceparent`, and the
+    /// span of the question.
+    fn question(traceparent: Option<&str>) -> (String, Span) {
+        let kept = Arc::new(Kept::default());
+        let trace = Trace::new(Arc::clone(&kept) as _);
+        let mut flow = flow_of(&container("web"), Kind::Mcp, "unified-proxy");
+        flow.put_slot(Intercept {
+            traceparent: traceparent.map(Box::from),
+            ..Intercept::default()
+        });
+        let target = McpTarget::Server("kb".into());
+        let mut frame = Frame::request(Direction::ToServer, target, "tools/call", None);
+        assert!(trace.mcp_request(&mut flow, &mut frame).ready().is_some());
+        let parent = flow.take_slot::<SpanParent>().unwrap();
+        trace.finished(&flow, &outcome());
+        (parent.0.into(), kept.0.lock().remove(0))
+    }
+
+    // Feature: unified-sidecar, Property 11: Trace Context Propagation
+    #[test]
+    fn the_call_after_a_question_is_in_the_trace_of_the_question() {
+        each_row([Some(PARENT), None, Some("00-nonsense")], |traceparent| {
+            let (parent, span) = question(traceparent);
+            let next = Context::parse(&parent).unwrap();
+            assert_eq!((next.trace, next.parent), (span.trace, span.id));
+            let is_in_callers_trace = span.trace == 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
+            assert_eq!(is_in_callers_trace, traceparent == Some(PARENT));
+        });
     }
 }

@@ -54,6 +54,8 @@ impl Evaluator for AskAlways {
             effect,
             reason: Some("it costs money".into()),
             modified: None,
+            metadata: None,
+            depends_on_call: false,
         }];
         Box::pin(async move { Ok(Decisions { all, more: false }) })
     }

@@ -232,6 +232,9 @@ impl CommandEvaluator {
             effect: answer.effect,
             reason: answer.reason.map(String::into_boxed_str),
             modified: answer.modified,
+            metadata: answer.metadata,
+            // What a command reads of its input is not known.
+            depends_on_call: true,
         };
         Ok(Decisions {
             all: vec![decision],

@@ -43,6 +43,7 @@ fn decided(program: &Program, input: &serde_json::Value) -> String {
             effect,
             reason,
             modified,
+            ..
         }) => {
             let effect = match modified {
                 Some(modified) => format!("redact {modified}"),

@@ -7,6 +7,7 @@ mod warnings;
 
 use super::*;
 use crate::contract::settings::{Document, Report};
+use crate::fixtures::ports::MemoryFiles;
 
 pub(super) type Warnings = Vec<String>;
 
@@ -28,7 +29,7 @@ pub(super) fn read_with(
         credentials: absent("credentials.yaml"),
         mcp: Document::parse("mcp.yaml", text.as_bytes(), Some(&env), &report),
     };
-    let settings = McpSettings::read(&files);
+    let settings = McpSettings::read(&files, &MemoryFiles::default());
     let polis = PolisSettings::read(&files);
     files.refuse_unknown_keys();
     drop(files);

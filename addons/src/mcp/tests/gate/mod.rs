@@ -4,6 +4,7 @@ mod arguments;
 mod changed;
 mod classification;
 mod client_text;
+mod intercepted;
 mod people;
 mod policy;
 mod properties;
@@ -159,12 +160,16 @@ pub(super) fn decision(bundle: &str, effect: Effect) -> Decision {
         effect,
         reason: Some(format!("{bundle} says so").into()),
         modified: None,
+        metadata: None,
+        depends_on_call: false,
     }
 }
 
 pub(super) fn redact(bundle: &str, modified: impl Into<String>) -> Decision {
     Decision {
         modified: Some(raw(modified)),
+        metadata: None,
+        depends_on_call: false,
         ..decision(bundle, Effect::Redact)
     }
 }
