@@ -7,7 +7,7 @@ use addons::mcp::Bundle;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-use crate::config::Config;
+use crate::config::{Config, StoredPolicy};
 use crate::upstream::Network;
 
 /// The configuration in force and everything built from it. A reload makes another snapshot; a flow
@@ -20,6 +20,42 @@ pub struct Snapshot {
     pub unloaded_policies: Vec<Bundle>,
     /// The revision of the policies that judge tool calls.
     pub call_policies: String,
+    /// The text of the MCP policies.
+    pub policy: Arc<PolicyText>,
+}
+
+/// The policies as agents and people read them, and the one that people may replace.
+#[derive(Clone, Debug)]
+pub struct PolicyText {
+    /// The bundle that people may replace: then this is its text. Otherwise, that of all bundles.
+    pub editable: Option<Arc<str>>,
+    /// The text, or why there is none to show.
+    pub text: Result<Arc<str>, String>,
+    /// SHA-256 of the text in hexadecimal; empty if there is none.
+    pub digest: String,
+    /// The policy from the data directory that replaces the bundle; `None` if none does.
+    pub stored: Option<StoredPolicy>,
+    /// Why the policy is not in force; `None` if it is.
+    pub problem: Option<String>,
+}
+
+impl Default for PolicyText {
+    fn default() -> Self {
+        Self {
+            editable: None,
+            text: Err("mcp.yaml has no policy".to_owned()),
+            digest: String::new(),
+            stored: None,
+            problem: None,
+        }
+    }
+}
+
+impl PolicyText {
+    /// The text of the policy that people may replace, with the id of its bundle.
+    pub fn base(&self) -> Option<(&Arc<str>, Result<&Arc<str>, &String>)> {
+        Some((self.editable.as_ref()?, self.text.as_ref()))
+    }
 }
 
 impl Snapshot {

@@ -86,6 +86,7 @@ impl Builder {
         let unloaded = bundles.unloaded.iter();
         let unloaded_policies = unloaded.map(|bundle| bundle.settings.clone()).collect();
         let call_policies = bundles.revision("tools/call");
+        let policy = Arc::clone(&bundles.text);
         let ledger: Arc<dyn ApprovalLedger> = Arc::new(LedgerPort {
             ledger: Arc::clone(&self.long_lived.ledger),
             grants: Arc::clone(&self.long_lived.grants),
@@ -122,6 +123,7 @@ impl Builder {
             network: Arc::new(network),
             unloaded_policies,
             call_policies,
+            policy,
             config,
         })
     }

@@ -21,7 +21,7 @@ mod sandbox;
 mod signals;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use addons::contract::SystemPorts;
@@ -39,8 +39,8 @@ use crate::config::{Config, DEV_STATE, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
 use crate::ingress::{self, Engine, ListenerKind, Workers};
-use crate::mcp::DefinitionFile;
-use crate::mcp::policy::{Bundles, PolicyMetrics, PolicyThreads};
+use crate::mcp::policy::{Bundles, PolicyKeeper, PolicyMetrics, PolicyThreads};
+use crate::mcp::{DefinitionFile, PolicyDesk};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
 use crate::runtime::{TokioTasks, pause};
@@ -131,6 +131,7 @@ struct App {
     ledger: Arc<Ledger>,
     grants: Arc<LiveGrants>,
     learner: Arc<Learner>,
+    policies: Arc<PolicyKeeper>,
     metrics: prometheus::Registry,
     checks: Checks,
     addons: addons::State,
@@ -196,7 +197,7 @@ impl App {
             provider,
             long_lived,
         };
-        let mut bundles = Bundles::load(&config.addons.mcp.policies.bundles);
+        let mut bundles = Bundles::load(&config.addons.mcp.policies, Some(&proxy.data_dir));
         let policy_files = std::mem::take(&mut bundles.files);
         let first = builder.build(1, Arc::clone(&config), None, bundles)?;
         let snapshots = Arc::new(SnapshotStore::new(first));
@@ -211,10 +212,13 @@ impl App {
         let mut service = Service::new(Arc::clone(&snapshots), inspection);
         service.stopping = stopping;
         let service = Arc::new(service);
+        let later = Arc::new(OnceLock::<Weak<Reloader>>::new());
+        let policies = learning::policies(&ledger, &snapshots, &later);
+        let desk = PolicyDesk::new(&policies, &ledger, service.stopping.clone());
         let egress = Arc::new(EgressListeners::new(socket_dir));
         let out = Arc::clone(&egress);
         let files = (&*source.dir, definitions);
-        let (gateway, operator) = mcp::gateway(&service, &config, files, out, &metrics)?;
+        let (gateway, operator) = mcp::gateway(&service, &config, files, out, desk, &metrics)?;
         let servers = Arc::clone(operator.core.mounts());
         let checks = Checks {
             addons: addons.clone(),
@@ -250,6 +254,8 @@ impl App {
             &metrics,
         );
         let reloader = Arc::new(reloader.map_err(internal)?);
+        // Set here alone.
+        let _ = later.set(Arc::downgrade(&reloader));
         let learner = learning::learner(&ledger, &grants, &snapshots, &reloader);
         Ok(Arc::new(Self {
             engine,
@@ -257,6 +263,7 @@ impl App {
             ledger,
             grants,
             learner,
+            policies,
             metrics,
             checks,
             addons,
@@ -337,6 +344,8 @@ impl App {
             flows: self.log.flow_log(),
             approvals: Arc::clone(&self.ledger),
             learner: Arc::clone(&self.learner),
+            policies: Arc::clone(&self.policies),
+            people: Arc::clone(&self.operator.people),
             control: Arc::clone(&self) as _,
         };
         tasks.spawn(admin::serve(listeners.admin, state, shutdown.clone()));

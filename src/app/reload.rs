@@ -8,7 +8,7 @@ use std::time::Duration;
 use addons::Settings;
 use addons::contract::FileVersion;
 use addons::contract::settings::Report;
-use addons::mcp::Bundle;
+use addons::mcp::PoliciesSettings;
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts};
 use tokio_util::sync::CancellationToken;
@@ -166,11 +166,12 @@ impl Reloader {
     fn load(&self) -> Result<Snapshot, Vec<String>> {
         let texts =
             |errors: ConfigErrors| errors.0.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let mut bundles = Bundles::default();
+        let mut bundles = None;
         let check = |settings: &Settings, report: &Report| {
-            bundles = self.load_bundles(&settings.mcp.policies.bundles, report);
+            bundles = Some(self.load_bundles(&settings.mcp.policies, report));
         };
         let mut config = self.source.reload(check).map_err(texts)?;
+        let bundles = bundles.ok_or_else(|| vec!["the policies were not read".to_owned()])?;
         self.refuse_gone(&config)?;
         self.keep_what_needs_a_restart(&mut config);
         // The log has the warnings of the configuration in force already.
@@ -192,8 +193,9 @@ impl Reloader {
     /// Loads the policies. A policy that cannot be loaded is reported as an error. The exception is
     /// a policy that is also unloaded in the configuration in force: it must not block other
     /// changes.
-    fn load_bundles(&self, settings: &[Bundle], report: &Report) -> Bundles {
-        let mut bundles = Bundles::load(settings);
+    fn load_bundles(&self, policies: &PoliciesSettings, report: &Report) -> Bundles {
+        let data_dir = &self.snapshots.current().config.proxy.data_dir;
+        let mut bundles = Bundles::load(policies, Some(data_dir));
         *self.policy_files.lock() = std::mem::take(&mut bundles.files);
         let unloaded = &self.snapshots.current().unloaded_policies;
         let is_newly_unloaded = |bundle: &&Unloaded| !unloaded.iter().any(|one| bundle.is_of(one));

@@ -176,7 +176,7 @@ fn load(dir: &ConfigDir) -> Result<Config, Failure> {
 pub fn check(dir: &ConfigDir) -> Result<(), Failure> {
     let (dir, profile) = dir.here();
     let config = config::load_checked(&dir, profile, |settings, report| {
-        for bundle in Bundles::load(&settings.mcp.policies.bundles).unloaded {
+        for bundle in Bundles::load(&settings.mcp.policies, None).unloaded {
             report.error(bundle.config_error());
         }
     })?;

@@ -45,9 +45,9 @@ pub use people::OpenQuestion;
 pub use revision::bundles_revision;
 pub use settings::{
     Bundle, CodingEndpoint, CodingSettings, Confine, E2bSettings, HiddenValue, HttpSettings,
-    HttpTransport, Injected, MAX_EXPOSED_NAME, McpSettings, OnChange, OnUnavailable, OverrideRule,
-    OverrideRules, PersonWaits, PoliciesSettings, PolisSettings, Scope, ServerKind, ServerSettings,
-    StdioSettings,
+    HttpTransport, HumanJwt, Injected, MAX_EXPOSED_NAME, McpSettings, OnChange, OnUnavailable,
+    OverrideRule, OverrideRules, PersonWaits, PoliciesSettings, PolicyServer, PolisSettings, Scope,
+    ServerKind, ServerSettings, StdioSettings,
 };
 pub use suspicious::looks_like_instruction;
 

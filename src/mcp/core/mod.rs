@@ -73,6 +73,7 @@ pub use describe::Description;
 pub use lease::MAX_CALLS_PER_LEASE;
 pub use readiness::SERVERS as SERVERS_META;
 pub use resources::MAX_URI;
+pub use results::for_modern_client;
 pub use tools::FoundTool;
 
 use lease::{Lease, too_many};
@@ -143,6 +144,11 @@ impl Core {
         let taker: Weak<Self> = Arc::downgrade(&core);
         core.mounts.follow(taker);
         core
+    }
+
+    /// The chain in force.
+    pub fn chain(&self) -> Arc<Chain> {
+        (self.rules)().chain
     }
 
     /// The servers.

@@ -7,6 +7,7 @@ mod capabilities;
 mod header;
 mod health;
 mod hosts;
+mod human;
 mod lease;
 mod legacy;
 mod limits;
@@ -29,6 +30,7 @@ use hyper::body::Incoming;
 use super::core::Core;
 use super::error::{PARSE_ERROR, protocol_error};
 use super::fields::{PROTOCOL_VERSION, SESSION_ID};
+use super::human::People;
 use super::message::{Message, MessageError};
 use super::version::{Era, Version};
 use crate::http::{OriginRequest, Reply, Session};
@@ -65,16 +67,19 @@ fn known(path: &str) -> Option<(&'static str, &'static str)> {
 /// Answers MCP clients.
 pub struct Gateway {
     core: Arc<Core>,
+    /// Answers people with tokens.
+    people: Arc<People>,
     metrics: GatewayMetrics,
     /// Counts the suspended calls of all leases.
     suspended: Count,
 }
 
 impl Gateway {
-    /// Creates a gateway for the servers that `core` routes to.
-    pub fn new(core: Arc<Core>, metrics: GatewayMetrics) -> Self {
+    /// Creates a gateway for the servers that `core` routes to, and for people.
+    pub fn new(core: Arc<Core>, people: Arc<People>, metrics: GatewayMetrics) -> Self {
         Self {
             core,
+            people,
             metrics,
             suspended: Count::default(),
         }
@@ -116,6 +121,12 @@ impl Gateway {
         let path = request.head.uri.path();
         let path = known(path).map_or(path, |(path, _)| path).to_owned();
         let method = request.head.method.clone();
+        if let Some(token) = human::claimed(request) {
+            return match &*path {
+                "/mcp" => self.post_human(request, &token).await,
+                path => Err(not_allowed(&method, path)),
+            };
+        }
         match (&*path, &method) {
             ("/mcp", &Method::POST) => self.post_mcp(request).await,
             ("/mcp", &Method::GET | &Method::DELETE) => {

@@ -1,22 +1,28 @@
 //! Loads the bundles of a configuration.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use addons::contract::settings::ConfigError;
-use addons::mcp::{Bundle as BundleSettings, bundles_revision};
+use addons::mcp::{Bundle as BundleSettings, PoliciesSettings, bundles_revision};
 
 use super::LoadedBundle;
 use super::bundle::Bundle;
 use super::error::LoadError;
-use super::files::BundleFiles;
+use super::files::{BundleFiles, Files};
 use super::program::Program;
+use super::text::{self, Stored};
+use crate::snapshot::PolicyText;
 
 /// The bundles of one configuration.
-#[derive(Default)]
 pub struct Bundles {
     pub(super) all: Vec<LoadedBundle>,
     /// The bundles that could not be loaded.
     pub unloaded: Vec<Unloaded>,
     /// The files of all bundles, as they were before the bundles were read.
     pub files: BundleFiles,
+    /// The text of the policies.
+    pub text: Arc<PolicyText>,
 }
 
 /// A bundle that could not be loaded.
@@ -29,21 +35,41 @@ pub struct Unloaded {
 }
 
 impl Bundles {
-    /// Reads the bundles and compiles their policies; blocks.
-    pub fn load(settings: &[BundleSettings]) -> Self {
+    /// Reads the bundles and compiles their policies; blocks. A policy that people stored in
+    /// `data_dir` replaces the bundle that `policies.editable` names.
+    pub fn load(policies: &PoliciesSettings, data_dir: Option<&Path>) -> Self {
+        let settings = &policies.bundles;
         let files = BundleFiles::of(settings.iter().map(|bundle| bundle.path.clone()));
-        let mut unloaded = Vec::new();
+        let stored = Stored::read(policies, data_dir);
+        let (mut unloaded, mut texts) = (Vec::new(), Vec::new());
         let all = settings.iter().map(|bundle| {
+            let is_editable = policies.editable.as_ref() == Some(&bundle.id);
+            let read = match &stored {
+                Some(stored) if is_editable => stored.files(),
+                _ => Files::read(&bundle.path),
+            };
+            if policies.shows_text() && (is_editable || policies.editable.is_none()) {
+                texts.push((Arc::clone(&bundle.id), text::of_files(read.as_ref())));
+            }
             let failed = |error| {
                 let settings = bundle.clone();
                 unloaded.push(Unloaded { settings, error });
             };
-            let program = load(bundle).map_err(failed).ok();
+            let program = read.and_then(|files| load(bundle, files));
+            let program = program.map_err(failed).ok();
             let settings = bundle.clone();
             LoadedBundle { settings, program }
         });
+        let all = all.collect();
+        let problem = unloaded.iter().find(|one: &&Unloaded| {
+            let editable = policies.editable.as_ref();
+            editable.is_none_or(|id| *id == one.settings.id)
+        });
+        let problem = problem.map(|one| one.error.to_string());
+        let stored = stored.and_then(Stored::policy);
         Self {
-            all: all.collect(),
+            text: text::joined(policies, texts, stored, problem).into(),
+            all,
             unloaded,
             files,
         }
@@ -82,9 +108,9 @@ impl Unloaded {
     }
 }
 
-/// Reads and compiles one bundle.
-fn load(settings: &BundleSettings) -> Result<Program, LoadError> {
-    let bundle = Bundle::read(&settings.path)?;
+/// Compiles one bundle.
+fn load(settings: &BundleSettings, files: Files) -> Result<Program, LoadError> {
+    let bundle = Bundle::of(files)?;
     let program = Program::compile(&bundle, &settings.entrypoint)?;
     tracing::info!(
         bundle = %settings.id,
@@ -93,4 +119,10 @@ fn load(settings: &BundleSettings) -> Result<Program, LoadError> {
         "policy bundle loaded"
     );
     Ok(program)
+}
+
+/// Compiles a policy in place of a bundle, without an effect. Blocks.
+pub fn check(settings: &BundleSettings, source: &str) -> Result<(), LoadError> {
+    let bundle = Bundle::of(Files::of_policy(source))?;
+    Program::compile(&bundle, &settings.entrypoint).map(drop)
 }

@@ -18,11 +18,13 @@ mod bundle;
 mod error;
 mod files;
 mod interpreter;
+mod keeper;
 mod loading;
 mod metrics;
 mod program;
 mod recursion;
 mod syntax;
+mod text;
 mod threads;
 mod yaml;
 
@@ -38,6 +40,7 @@ use regorus::Value;
 
 pub use error::LoadError;
 pub use files::BundleFiles;
+pub use keeper::{MAX_SOURCE, NotSet, PolicyChange, PolicyKeeper};
 pub use loading::{Bundles, Unloaded};
 pub use metrics::PolicyMetrics;
 pub use threads::PolicyThreads;

@@ -6,9 +6,11 @@ mod http;
 mod names;
 mod overrides;
 mod policies;
+mod policy_servers;
 mod polis;
 mod process;
 mod servers;
+mod tokens;
 mod types;
 mod waits;
 
@@ -18,7 +20,9 @@ use crate::contract::Level;
 use crate::contract::settings::{Fields, Files, Setting, check_version};
 
 pub(super) use overrides::HINTS;
+pub use policy_servers::PolicyServer;
 pub use polis::PolisSettings;
+pub use tokens::HumanJwt;
 pub use types::{
     Bundle, CodingEndpoint, CodingSettings, Confine, E2bSettings, HiddenValue, HttpSettings,
     HttpTransport, Injected, McpSettings, OnChange, OnUnavailable, OverrideRule, OverrideRules,
@@ -30,13 +34,12 @@ pub use waits::PersonWaits;
 pub const MAX_EXPOSED_NAME: usize = 64;
 
 /// Keys that have no effect in this version, each with the feature that it would configure.
-const LATER: [(&str, &str); 3] = [
+const LATER: [(&str, &str); 2] = [
     (
         "mcp_hosts",
         "policies for remote MCP servers that clients reach through the proxy's port",
     ),
     ("context", "the interceptor API"),
-    ("tokens", "access for callers outside a container"),
 ];
 
 impl McpSettings {
@@ -70,11 +73,18 @@ impl McpSettings {
             at.report().warn_at(at.place(), message);
         }
         clients::ignore_in_file(&fields);
-        let servers = servers::read(&fields);
+        let policies = policies::read(&fields.section("policies"));
+        let mut servers = servers::read(&fields);
+        policy_servers::mount(&fields, &policies, waits.of(None), &mut servers);
         let overrides = overrides::read(&fields, &servers);
         let servers = servers.into_iter();
         let mounted = servers.filter_map(|(name, server)| Some((name, Arc::new(server?))));
-        let policies = policies::read(&fields.section("policies"));
+        let tokens = fields.section("tokens");
+        if let Some(at) = tokens.find("agent") {
+            let message = "agent has no effect: this version does not implement access for \
+                           callers outside a container";
+            at.report().warn_at(at.place(), message);
+        }
         let on_definition_change = fields.or("on_definition_change", OnChange::Deny, |at| {
             at.one_of(&[("deny", OnChange::Deny), ("log", OnChange::Log)])
         });
@@ -83,6 +93,7 @@ impl McpSettings {
             servers: mounted.collect(),
             overrides,
             policies,
+            human_jwt: HumanJwt::read(&tokens),
             on_definition_change,
             waits,
         }

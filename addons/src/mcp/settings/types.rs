@@ -9,6 +9,8 @@ use std::time::Duration;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
+use super::policy_servers::PolicyServer;
+use super::tokens::HumanJwt;
 use super::waits::PersonWaits;
 use crate::contract::settings::Place;
 use crate::contract::{Endpoint, Host, Level, UrlSecrets};
@@ -23,6 +25,8 @@ pub struct McpSettings {
     pub overrides: OverrideRules,
     /// The policies that judge messages.
     pub policies: PoliciesSettings,
+    /// The tokens of people; `None`: no token is accepted.
+    pub human_jwt: Option<Arc<HumanJwt>>,
     /// The reaction to a changed definition of a tool.
     pub on_definition_change: OnChange,
     /// Further names of the gateway that clients may use in `Host`: `name` or `name:port`.
@@ -72,6 +76,8 @@ pub enum ServerKind {
     CodingSidecar(CodingSettings),
     /// A process in an e2b sandbox, which this version does not implement.
     E2b(E2bSettings),
+    /// A server of the gateway itself, from `policies.servers`.
+    Policy(PolicyServer),
 }
 
 /// A child process.
@@ -250,6 +256,22 @@ pub struct PoliciesSettings {
     pub timeout: Duration,
     /// The reaction if a bundle could not be loaded.
     pub on_unavailable: OnUnavailable,
+    /// The mounted policy servers.
+    pub servers: Vec<PolicyServer>,
+    /// The id of the bundle that people may replace by another policy; `None`: no bundle.
+    pub editable: Option<Arc<str>>,
+}
+
+impl PoliciesSettings {
+    /// The name of the file with the policy's text, for the language of the evaluator.
+    pub const fn file_name(&self) -> &'static str {
+        "policy.rego"
+    }
+
+    /// Whether the text of the policies is shown or replaced.
+    pub fn shows_text(&self) -> bool {
+        self.editable.is_some() || !self.servers.is_empty()
+    }
 }
 
 impl Default for PoliciesSettings {
@@ -258,6 +280,8 @@ impl Default for PoliciesSettings {
             bundles: Vec::new(),
             timeout: Duration::from_millis(500),
             on_unavailable: OnUnavailable::Deny,
+            servers: Vec::new(),
+            editable: None,
         }
     }
 }

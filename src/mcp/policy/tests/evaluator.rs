@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use addons::contract::settings::Place;
 use addons::contract::{ContainerId, Effect};
+use addons::mcp::PoliciesSettings;
 use prometheus::{Encoder, Registry, TextEncoder};
 
 use super::*;
@@ -53,7 +54,11 @@ impl Fixture {
         let registry = Registry::new();
         let metrics = Arc::new(PolicyMetrics::new(&registry).unwrap());
         let threads = Arc::new(PolicyThreads::start().unwrap());
-        let mut bundles = Bundles::load(&settings);
+        let policies = PoliciesSettings {
+            bundles: settings,
+            ..PoliciesSettings::default()
+        };
+        let mut bundles = Bundles::load(&policies, None);
         let unloaded = std::mem::take(&mut bundles.unloaded);
         Self {
             _directory: directory,
