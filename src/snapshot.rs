@@ -33,7 +33,9 @@ pub struct PolicyText {
     pub text: Result<Arc<str>, String>,
     /// SHA-256 of the text in hexadecimal; empty if there is none.
     pub digest: String,
-    /// The policy from the data directory that replaces the bundle; `None` if none does.
+    /// Whether a policy in the data directory replaces the bundle, even if it cannot be loaded.
+    pub is_stored: bool,
+    /// The policy in the data directory; `None` if there is none, or if it cannot be read.
     pub stored: Option<StoredPolicy>,
     /// Why the policy is not in force; `None` if it is.
     pub problem: Option<String>,
@@ -45,6 +47,7 @@ impl Default for PolicyText {
             editable: None,
             text: Err("mcp.yaml has no policy".to_owned()),
             digest: String::new(),
+            is_stored: false,
             stored: None,
             problem: None,
         }
@@ -52,6 +55,11 @@ impl Default for PolicyText {
 }
 
 impl PolicyText {
+    /// Whether the policy in the data directory is in force, if there is one.
+    pub fn is_stored_policy_loaded(&self) -> bool {
+        !self.is_stored || self.problem.is_none()
+    }
+
     /// The text of the policy that people may replace, with the id of its bundle.
     pub fn base(&self) -> Option<(&Arc<str>, Result<&Arc<str>, &String>)> {
         Some((self.editable.as_ref()?, self.text.as_ref()))

@@ -60,7 +60,7 @@ fn body(api: &Api) -> PolicyBody {
         Err(why) => (None, Some(why.clone())),
     };
     PolicyBody {
-        origin: if stored.is_some() { "stored" } else { "bundle" }.to_owned(),
+        origin: if policy.is_stored { "stored" } else { "bundle" }.to_owned(),
         bundle: policy.editable.as_deref().map(Into::into),
         file_name: snapshot.config.addons.mcp.policies.file_name().to_owned(),
         digest: text.is_some().then(|| policy.digest.clone()),

@@ -227,6 +227,7 @@ impl App {
             dns: HealthFlag::default(),
             mcp: (!proxy.listen.mcp.is_empty()).then(HealthFlag::default),
             mcp_core: Arc::clone(&operator.core),
+            policies: Arc::clone(&policies),
             audit,
             configuration: HealthFlag::default(),
             registry: Arc::clone(&registry),

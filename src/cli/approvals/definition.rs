@@ -177,7 +177,7 @@ mod tests {
     fn a_proposed_policy_is_shown_as_its_changed_lines_without_harmful_characters() {
         let json = r#"{"new":"package a\n\nallow := true\u001b[2K\r\n","old":"package a\n\n\tallow := false\n"}"#;
         let json = RawValue::from_string(json.to_owned()).unwrap();
-        let expected = "  package a\n  \n-     allow := false\n+ allow := true\\u{1b}[2K\\u{d}\n  ";
+        let expected = "  package a\n  \n-     allow := false\n+ allow := true\\u{1b}[2K\\u{d}";
         assert_eq!(policy_diff(&json).unwrap(), expected);
     }
 }

@@ -66,7 +66,6 @@ impl Bundles {
             editable.is_none_or(|id| *id == one.settings.id)
         });
         let problem = problem.map(|one| one.error.to_string());
-        let stored = stored.and_then(Stored::policy);
         Self {
             text: text::joined(policies, texts, stored, problem).into(),
             all,

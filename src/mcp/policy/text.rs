@@ -63,7 +63,7 @@ impl Stored {
         }
     }
 
-    pub fn policy(self) -> Option<StoredPolicy> {
+    fn policy(self) -> Option<StoredPolicy> {
         self.0.ok()
     }
 }
@@ -98,7 +98,7 @@ pub(super) fn of_files(files: Result<&Files, &LoadError>) -> Result<String, Stri
 pub(super) fn joined(
     policies: &PoliciesSettings,
     texts: Vec<(Arc<str>, Result<String, String>)>,
-    stored: Option<StoredPolicy>,
+    stored: Option<Stored>,
     problem: Option<String>,
 ) -> PolicyText {
     let text = match texts.len() {
@@ -119,7 +119,8 @@ pub(super) fn joined(
         editable: policies.editable.clone(),
         digest: text.as_deref().map(sha256_hex).unwrap_or_default(),
         text: text.map(Into::into),
-        stored,
+        is_stored: stored.is_some(),
+        stored: stored.and_then(Stored::policy),
         problem,
     }
 }

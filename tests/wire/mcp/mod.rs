@@ -15,6 +15,7 @@ mod lenient;
 mod library;
 mod modern;
 mod policies;
+mod policy_servers;
 mod reloads;
 mod server;
 mod telemetry;

@@ -73,8 +73,8 @@ impl McpSettings {
             at.report().warn_at(at.place(), message);
         }
         clients::ignore_in_file(&fields);
-        let policies = policies::read(&fields.section("policies"));
         let mut servers = servers::read(&fields);
+        let policies = policies::read(&fields.section("policies"));
         policy_servers::mount(&fields, &policies, waits.of(None), &mut servers);
         let overrides = overrides::read(&fields, &servers);
         let servers = servers.into_iter();
