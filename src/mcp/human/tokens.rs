@@ -263,8 +263,8 @@ fn check(claims: &Claims, settings: &HumanJwt, now: OffsetDateTime) -> Result<()
     if now >= claims.exp + SKEW {
         return Err(TokenError::Expired);
     }
-    let begins = [claims.nbf, claims.iat].into_iter().flatten();
-    match { begins }.all(|at| at <= now + SKEW) {
+    let mut begins = [claims.nbf, claims.iat].into_iter().flatten();
+    match begins.all(|at| at <= now + SKEW) {
         true => Ok(()),
         false => Err(TokenError::Early),
     }

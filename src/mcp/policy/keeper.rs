@@ -147,13 +147,12 @@ impl PolicyKeeper {
         }
     }
 
-    /// Whether a question about a proposal is about the policy that is in force in this snapshot.
-    /// True for other questions.
-    pub fn still_asks(snapshot: &Snapshot, topic: &Topic) -> bool {
-        let policy = &snapshot.policy;
-        topic.kind != QuestionKind::Policy
-            || (policy.editable.as_deref() == Some(&*topic.subject)
-                && *policy.digest == *topic.revision)
+    /// Whether an open question about a proposal can be approved in this snapshot: it is about the
+    /// policy in force, or its own policy is in force and the approval is being recorded. True for other
+    /// questions.
+    pub fn still_asks(snapshot: &Snapshot, record: &Record) -> bool {
+        let is_about_it = is_about(snapshot, &record.topic);
+        is_about_it || record.topic.kind != QuestionKind::Policy || is_set(snapshot, record)
     }
 
     /// Approves a proposal and puts it in force. If that fails, the question is still open, unless
@@ -191,7 +190,17 @@ impl PolicyKeeper {
             approve(decision).await?;
             return Err(NotSet::Broken);
         }
-        if !Self::still_asks(&self.current(), topic) {
+        let snapshot = self.current();
+        if is_set(&snapshot, &record) {
+            // A crash came between the change and its record.
+            let change = PolicyChange {
+                bundle: snapshot.policy.editable.clone().unwrap_or_default(),
+                digest: snapshot.policy.digest.clone(),
+                proposal: Some(id),
+            };
+            return Ok((approve(decision).await?, change));
+        }
+        if !is_about(&snapshot, topic) {
             return Err(NotSet::Outdated);
         }
         let source = proposed(&record).ok_or(NotSet::Broken)?;
@@ -332,6 +341,20 @@ fn check_length(source: &str) -> Result<(), NotSet> {
         true => Ok(()),
         false => Err(NotSet::Length),
     }
+}
+
+/// Whether a question is about the replacement of the policy in force.
+fn is_about(snapshot: &Snapshot, topic: &Topic) -> bool {
+    let policy = &snapshot.policy;
+    policy.editable.as_deref() == Some(&*topic.subject) && *policy.digest == *topic.revision
+}
+
+/// Whether the policy of a proposal is in force.
+fn is_set(snapshot: &Snapshot, record: &Record) -> bool {
+    let stored = snapshot.policy.stored.as_ref();
+    let proposal = stored.and_then(|stored| stored.proposal.as_deref());
+    let is_loaded = snapshot.policy.problem.is_none();
+    is_loaded && proposal.is_some_and(|proposal| *proposal == *record.id.to_string())
 }
 
 /// The proposed text of a question.

@@ -86,8 +86,8 @@ pub(super) fn mount(
         .iter()
         .filter(|server| server.is_for_agents());
     for server in for_agents {
-        let sole = servers.values().flatten();
-        if let Some(sole) = { sole }.find(|other| other.prefix.is_empty()) {
+        let mut mounted = servers.values().flatten();
+        if let Some(sole) = mounted.find(|other| other.prefix.is_empty()) {
             let message = format!(
                 "{} has an empty prefix, which is allowed only for a sole server, and \
                  policies.servers mounts others: remove the prefix",

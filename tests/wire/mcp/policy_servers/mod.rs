@@ -349,6 +349,34 @@ fn a_person_approves_exactly_the_difference_that_was_shown() {
 }
 
 #[test]
+fn of_two_approvals_at_once_while_the_configuration_is_reloaded_one_is_in_force() {
+    let gateway = gateway();
+    let ids = [propose(&gateway, ALLOW), propose(&gateway, ASK)];
+    let statuses = thread::scope(|scope| {
+        let approving = ids
+            .each_ref()
+            .map(|id| scope.spawn(|| approve(&gateway, id).status));
+        let reloading = scope.spawn(|| {
+            for _ in 0..5 {
+                gateway.proxy.admin("POST", "/internal/reload", None);
+            }
+        });
+        reloading.join().unwrap();
+        approving.map(|approving| approving.join().unwrap())
+    });
+    let approved = statuses.iter().filter(|status| **status == 200).count();
+    assert_eq!(approved, 1, "{statuses:?}");
+    let (source, late) = match statuses[0] {
+        200 => (ALLOW, &ids[1]),
+        _ => (ASK, &ids[0]),
+    };
+    assert_eq!(policy(&gateway), source);
+    eventually("the other proposal expires", SOON, || {
+        state(&gateway, late) == "expired"
+    });
+}
+
+#[test]
 fn a_policy_that_cannot_be_loaded_is_refused_with_the_errors_and_changes_nothing() {
     let gateway = gateway();
     let id = propose(&gateway, BROKEN);

@@ -173,7 +173,11 @@ fn a_token_from_a_container_or_a_browser_or_an_invalid_one_decides_nothing() {
         ],
         |(what, from, token, fields)| {
             let reply = send(&gateway, from, token, fields, &message);
-            reply.assert_denied(403, "unknown_source", "token of a person is not accepted");
+            reply.assert_denied(
+                403,
+                "unknown_source",
+                "The token of a person is not accepted",
+            );
             assert_eq!(state(&gateway, &id), "pending", "{what}");
         },
     );

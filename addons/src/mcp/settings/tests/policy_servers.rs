@@ -1,6 +1,7 @@
 use testkit::each_row;
 
 use super::*;
+use crate::contract::ContainerId;
 
 const BUNDLE: &str = "bundles: [{ id: main, path: /p, entrypoint: mcp/authz }]";
 
@@ -18,6 +19,9 @@ fn the_listed_servers_are_mounted_for_every_container_and_the_approver_for_none(
         assert!(server.may_say_closed_world());
         assert!(server.timeout > settings.waits.of(None));
     }
+    let container = ContainerId::parse("c1").unwrap();
+    let is_closed = |server: &str| settings.is_closed_world(&server.into(), &container, &[]);
+    assert!(is_closed("policy_reader") && !is_closed("other"));
     let reader = PolicyServer::Reader { decides: true };
     assert_eq!(
         settings.servers["policy_reader"].kind,
