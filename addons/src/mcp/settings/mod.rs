@@ -20,13 +20,12 @@ use crate::contract::Level;
 use crate::contract::settings::{Fields, Files, Setting, check_version};
 
 pub(super) use overrides::HINTS;
-pub use policy_servers::PolicyServer;
 pub use polis::PolisSettings;
 pub use tokens::HumanJwt;
 pub use types::{
     Bundle, CodingEndpoint, CodingSettings, Confine, E2bSettings, HiddenValue, HttpSettings,
     HttpTransport, Injected, McpSettings, OnChange, OnUnavailable, OverrideRule, OverrideRules,
-    PoliciesSettings, Scope, ServerKind, ServerSettings, StdioSettings,
+    PoliciesSettings, PolicyServer, Scope, ServerKind, ServerSettings, StdioSettings,
 };
 pub use waits::PersonWaits;
 

@@ -5,49 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::servers::Servers;
-use super::{PoliciesSettings, Scope, ServerKind, ServerSettings};
+use super::{PoliciesSettings, PolicyServer, Scope, ServerKind, ServerSettings};
 use crate::contract::settings::Fields;
 
 /// Time that a call of `loop_yield_turn` may take beyond `approvals.wait`.
 const MARGIN: Duration = Duration::from_secs(15);
-
-/// A server of the gateway itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicyServer {
-    /// The policy in force, for agents and people.
-    Reader {
-        /// Whether the tool `decide` is listed: `policies.expose_decide`.
-        decides: bool,
-    },
-    /// Decides questions and sets the policy; for people only, so that no container sees it.
-    Approver,
-    /// Proposes policies; for agents only.
-    Proposer,
-    /// Waits for people's decisions; for agents only.
-    Loop,
-}
-
-impl PolicyServer {
-    /// The name under which the server is mounted.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Reader { .. } => "policy_reader",
-            Self::Approver => "policy_approver",
-            Self::Proposer => "policy_proposer",
-            Self::Loop => "loop",
-        }
-    }
-
-    /// Whether containers see the server.
-    pub const fn is_for_agents(self) -> bool {
-        !matches!(self, Self::Approver)
-    }
-
-    /// Whether people see the server.
-    pub const fn is_for_people(self) -> bool {
-        matches!(self, Self::Reader { .. } | Self::Approver)
-    }
-}
 
 /// Reads the list of mounted servers.
 pub(super) fn read(fields: &Fields<'_>) -> Vec<PolicyServer> {

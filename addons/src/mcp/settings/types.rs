@@ -9,7 +9,6 @@ use std::time::Duration;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::policy_servers::PolicyServer;
 use super::tokens::HumanJwt;
 use super::waits::PersonWaits;
 use crate::contract::settings::Place;
@@ -78,6 +77,44 @@ pub enum ServerKind {
     E2b(E2bSettings),
     /// A server of the gateway itself, from `policies.servers`.
     Policy(PolicyServer),
+}
+
+/// A server of the gateway itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyServer {
+    /// The policy in force, for agents and people.
+    Reader {
+        /// Whether the tool `decide` is listed: `policies.expose_decide`.
+        decides: bool,
+    },
+    /// Decides questions and sets the policy; for people only, so that no container sees it.
+    Approver,
+    /// Proposes policies; for agents only.
+    Proposer,
+    /// Waits for people's decisions; for agents only.
+    Loop,
+}
+
+impl PolicyServer {
+    /// The name under which the server is mounted.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reader { .. } => "policy_reader",
+            Self::Approver => "policy_approver",
+            Self::Proposer => "policy_proposer",
+            Self::Loop => "loop",
+        }
+    }
+
+    /// Whether containers see the server.
+    pub const fn is_for_agents(self) -> bool {
+        !matches!(self, Self::Approver)
+    }
+
+    /// Whether people see the server.
+    pub const fn is_for_people(self) -> bool {
+        matches!(self, Self::Reader { .. } | Self::Approver)
+    }
 }
 
 /// A child process.
