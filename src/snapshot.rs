@@ -7,7 +7,7 @@ use addons::mcp::Policy;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-use crate::config::Config;
+use crate::config::{Config, StoredPolicy};
 use crate::upstream::Network;
 
 /// The configuration in force and everything built from it. A reload makes another snapshot; a flow
@@ -20,6 +20,50 @@ pub struct Snapshot {
     pub unloaded_policies: Vec<Policy>,
     /// The revision of the policies that judge tool calls.
     pub call_policies: String,
+    /// The text of the MCP policies.
+    pub policy: Arc<PolicyText>,
+}
+
+/// The policies as agents and people read them, and the one that people may replace.
+#[derive(Clone, Debug)]
+pub struct PolicyText {
+    /// The bundle that people may replace: then this is its text. Otherwise, that of all bundles.
+    pub editable: Option<Arc<str>>,
+    /// The text, or why there is none to show.
+    pub text: Result<Arc<str>, String>,
+    /// SHA-256 of the text in hexadecimal; empty if there is none.
+    pub digest: String,
+    /// Whether a policy in the data directory replaces the bundle, even if it cannot be loaded.
+    pub is_stored: bool,
+    /// The policy in the data directory; `None` if there is none, or if it cannot be read.
+    pub stored: Option<StoredPolicy>,
+    /// Why the policy is not in force; `None` if it is.
+    pub problem: Option<String>,
+}
+
+impl Default for PolicyText {
+    fn default() -> Self {
+        Self {
+            editable: None,
+            text: Err("mcp.yaml has no policy".to_owned()),
+            digest: String::new(),
+            is_stored: false,
+            stored: None,
+            problem: None,
+        }
+    }
+}
+
+impl PolicyText {
+    /// Whether the policy in the data directory is in force, if there is one.
+    pub fn is_stored_policy_loaded(&self) -> bool {
+        !self.is_stored || self.problem.is_none()
+    }
+
+    /// The text of the policy that people may replace, with the id of its bundle.
+    pub fn base(&self) -> Option<(&Arc<str>, Result<&Arc<str>, &String>)> {
+        Some((self.editable.as_ref()?, self.text.as_ref()))
+    }
 }
 
 impl Snapshot {

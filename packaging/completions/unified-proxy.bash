@@ -142,8 +142,17 @@ _unified__proxy() {
             unified__proxy__subcmd__mcp,list)
                 cmd="unified__proxy__subcmd__mcp__subcmd__list"
                 ;;
+            unified__proxy__subcmd__mcp,policy)
+                cmd="unified__proxy__subcmd__mcp__subcmd__policy"
+                ;;
             unified__proxy__subcmd__mcp,stdio)
                 cmd="unified__proxy__subcmd__mcp__subcmd__stdio"
+                ;;
+            unified__proxy__subcmd__mcp__subcmd__policy,reset)
+                cmd="unified__proxy__subcmd__mcp__subcmd__policy__subcmd__reset"
+                ;;
+            unified__proxy__subcmd__mcp__subcmd__policy,show)
+                cmd="unified__proxy__subcmd__mcp__subcmd__policy__subcmd__show"
                 ;;
             unified__proxy__subcmd__registry,backup)
                 cmd="unified__proxy__subcmd__registry__subcmd__backup"
@@ -729,7 +738,7 @@ _unified__proxy() {
             return 0
             ;;
         unified__subcmd__proxy__subcmd__mcp)
-            opts="-h --help stdio list call accept"
+            opts="-h --help stdio list call accept policy"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -801,6 +810,56 @@ _unified__proxy() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__mcp__subcmd__policy)
+            opts="-h --help show reset"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__mcp__subcmd__policy__subcmd__reset)
+            opts="-h --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__mcp__subcmd__policy__subcmd__show)
+            opts="-h --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --socket)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -158,11 +158,12 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; a
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from revoke" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from revoke" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand approvals; and __fish_seen_subcommand_from revoke" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "stdio" -d 'Relay MCP between a client on stdin and stdout and the gateway'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "list" -d 'List the tools that a container sees'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "call" -d 'Call a tool'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "accept" -d 'Accept the changed definition of a tool'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept policy" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept policy" -f -a "stdio" -d 'Relay MCP between a client on stdin and stdout and the gateway'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept policy" -f -a "list" -d 'List the tools that a container sees'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept policy" -f -a "call" -d 'Call a tool'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept policy" -f -a "accept" -d 'Accept the changed definition of a tool'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept policy" -f -a "policy" -d 'Show the policy in force, or return to the bundle of mcp.yaml'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from stdio" -l url -d 'The gateway: http://HOST:PORT/mcp, or unix:PATH for a container\'s own socket [default: $UNIFIED_PROXY_MCP_URL, else http://127.0.0.1:8090/mcp]' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from stdio" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -l container -d 'Act on behalf of this container, as an operator [default: act as the container in which the command runs]' -r
@@ -178,6 +179,9 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __f
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from accept" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from accept" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from accept" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from policy" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from policy" -f -a "show" -d 'Print the policy in force, and where it comes from'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from policy" -f -a "reset" -d 'Remove the policy that people set: the bundle of mcp.yaml is in force again'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand health" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand health" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand health" -s h -l help -d 'Print help'

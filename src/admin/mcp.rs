@@ -16,14 +16,15 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::act::OperatorAct;
-use super::approvals::approve_equal;
+use super::approvals::decide::approve_equal;
 use super::containers::{parse_id, take_write};
 use super::error::{ApiError, ErrorBody};
 use super::json;
 use super::named_tool::NamedTool;
 use super::socket::Peer;
 use super::{Api, ControlPlane};
-use crate::mcp::{AcceptError, Message, write_response};
+use crate::approvals::Decision;
+use crate::mcp::{AcceptError, Id, Message, write_response};
 
 /// Limit on the number of JSON values in a request. A request with more is refused with 400.
 const MAX_VALUES: usize = 100_000;
@@ -105,13 +106,7 @@ pub(super) async fn request(
 ) -> Result<Response, ApiError> {
     let found = api.state.registry.get(&parse_id(id)?)?;
     let container = found.ok_or(ApiError::UnknownContainer)?;
-    let message = Message::parse(&body?, MAX_VALUES);
-    let message = message.map_err(|error| ApiError::Invalid(format!("Invalid body: {error}")))?;
-    let Message::Request { id, method, params } = message else {
-        return Err(ApiError::Invalid(
-            "Invalid body: not a JSON-RPC request".to_owned(),
-        ));
-    };
+    let (id, method, params) = read_request(&body?)?;
     tracing::info!(uid = peer.uid, container = %container.id, %method, "MCP request by an operator");
     api.state.control.audit(OperatorAct {
         uid: peer.uid,
@@ -128,6 +123,18 @@ pub(super) async fn request(
     let outcome = api.state.control.mcp(request).await;
     let text = write_response(Some(&id), &outcome);
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
+}
+
+/// Reads a body with one request: its id, method and params.
+pub(super) fn read_request(body: &[u8]) -> Result<(Id, Arc<str>, Option<Box<RawValue>>), ApiError> {
+    let message = Message::parse(body, MAX_VALUES);
+    let message = message.map_err(|error| ApiError::Invalid(format!("Invalid body: {error}")))?;
+    match message {
+        Message::Request { id, method, params } => Ok((id, method, params)),
+        Message::Notification { .. } | Message::Response { .. } => Err(ApiError::Invalid(
+            "Invalid body: not a JSON-RPC request".to_owned(),
+        )),
+    }
 }
 
 /// Show the digests of a tool's definition.
@@ -194,7 +201,11 @@ pub(super) async fn accept(
     let tool = named.clone();
     let accepting = blocking(&api, |control| control.accept_definition(tool, body.digest));
     let digest = accepting.await?;
-    approve_equal(&api, peer, &named, &digest, None).await;
+    let decision = Decision {
+        by: peer.who(),
+        comment: None,
+    };
+    approve_equal(&api, &decision, &named, &digest).await;
     let NamedTool { server, tool } = named;
     api.state.control.audit(OperatorAct {
         uid: peer.uid,

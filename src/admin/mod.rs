@@ -14,6 +14,8 @@ mod json;
 mod listed;
 mod mcp;
 mod named_tool;
+mod people;
+mod policy;
 mod registration;
 mod sandbox;
 mod schema;
@@ -40,6 +42,7 @@ pub use grants::{EVERY, GrantBody, GrantEntry, GrantList};
 pub use listed::{listed, not_registered};
 pub use mcp::{AcceptanceBody, Accepted, DefinitionBody, OperatorRequest};
 pub use named_tool::NamedTool;
+pub use policy::PolicyBody;
 pub use registration::{FieldError, parse_registration, repo_name};
 pub use sandbox::{ActiveCredential, SandboxSettings};
 pub use schema::{ContainerEntry, RegistrationBody};
@@ -49,11 +52,13 @@ pub use status::{
 };
 
 use error::ApiError;
+use people::PeopleDecisions;
 use socket::{Peer, Peers};
 use write_limit::WriteLimit;
 
 use crate::approvals::{Learner, Ledger};
-use crate::mcp::{AcceptError, Digests, Outcome};
+use crate::mcp::policy::PolicyKeeper;
+use crate::mcp::{AcceptError, Decisions, Digests, Outcome, People};
 use crate::registry::Registry;
 use crate::telemetry::FlowLog;
 
@@ -73,6 +78,10 @@ pub struct AdminState {
     pub approvals: Arc<Ledger>,
     /// Approves hosts for every container.
     pub learner: Arc<Learner>,
+    /// The policy that people set.
+    pub policies: Arc<PolicyKeeper>,
+    /// Answers the MCP requests of people, who decide through this API.
+    pub people: Arc<People>,
     pub control: Arc<dyn ControlPlane>,
 }
 
@@ -121,6 +130,8 @@ pub async fn serve(listener: UnixListener, state: AdminState, shutdown: Cancella
         writes: WriteLimit::default(),
         shutdown: shutdown.clone(),
     });
+    let decisions: Arc<dyn Decisions> = Arc::new(PeopleDecisions(Arc::clone(&api)));
+    api.state.people.decide_with(Arc::downgrade(&decisions));
     let service = router(api).into_make_service_with_connect_info::<Peer>();
     let server =
         axum::serve(peers, service).with_graceful_shutdown(shutdown.clone().cancelled_owned());
@@ -148,6 +159,11 @@ fn router(api: Arc<Api>) -> Router {
         .route("/internal/containers/{id}", one)
         .route("/internal/containers/{id}/reset", post(containers::reset))
         .route("/internal/containers/{id}/mcp", post(mcp::request))
+        .route("/internal/mcp", post(people::request))
+        .route(
+            "/internal/mcp/policy",
+            get(policy::show).delete(policy::reset),
+        )
         .route(
             "/internal/mcp/definitions/{server}/{tool}",
             get(mcp::definition),

@@ -18,7 +18,7 @@ use tokio::sync::broadcast::error::RecvError;
 use utoipa::{OpenApi, ToSchema};
 
 use super::error::{ApiError, ErrorBody};
-use super::{Api, approvals, containers, grants, json, mcp, sandbox};
+use super::{Api, approvals, containers, grants, json, mcp, people, policy, sandbox};
 
 /// The result of one health check.
 #[derive(Clone, Debug)]
@@ -263,6 +263,9 @@ pub(super) async fn openapi() -> Json<utoipa::openapi::OpenApi> {
         mcp::request,
         mcp::definition,
         mcp::accept,
+        people::request,
+        policy::show,
+        policy::reset,
         approvals::list,
         approvals::show,
         approvals::approve,

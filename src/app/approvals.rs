@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::approvals::sqlite::{FILE_NAME, SqliteApprovals};
 use crate::approvals::{Ledger, Record};
+use crate::mcp::policy::PolicyKeeper;
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 
@@ -36,6 +37,7 @@ pub fn end_outdated(ledger: &Arc<Ledger>, snapshot: Arc<Snapshot>) {
             let (settings, topic) = (&snapshot.config.addons, &record.topic);
             settings.policy.still_asks(topic)
                 && settings.mcp.still_asks(topic, &snapshot.call_policies)
+                && PolicyKeeper::still_asks(&snapshot, record)
         };
         // The ledger logs its errors.
         let _ = ledger.end_outdated(is_current).await;

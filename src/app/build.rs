@@ -89,6 +89,7 @@ impl Builder {
         let unloaded = policies.unloaded.iter();
         let unloaded_policies = unloaded.map(|policy| policy.settings.clone()).collect();
         let call_policies = policies.revision("tools/call");
+        let policy = Arc::clone(&policies.text);
         let ledger: Arc<dyn ApprovalLedger> = Arc::new(LedgerPort {
             ledger: Arc::clone(&self.long_lived.ledger),
             grants: Arc::clone(&self.long_lived.grants),
@@ -125,6 +126,7 @@ impl Builder {
             network: Arc::new(network),
             unloaded_policies,
             call_policies,
+            policy,
             config,
         })
     }

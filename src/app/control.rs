@@ -10,7 +10,7 @@ use crate::admin::{
     ControlPlane, ExplainRequest, Explanation, Health, NamedTool, OperatorAct, OperatorRequest,
     SandboxSettings,
 };
-use crate::mcp::{AcceptError, ClientRequest, Digests, Events, Outcome};
+use crate::mcp::{AcceptError, Caller, ClientRequest, Digests, Events, Outcome};
 
 impl ControlPlane for App {
     fn health(&self) -> Health {
@@ -40,7 +40,7 @@ impl ControlPlane for App {
 
     fn mcp(&self, request: OperatorRequest) -> BoxFuture<'_, Outcome> {
         let request = ClientRequest {
-            caller: Arc::new(operator::caller(request.container)),
+            caller: Arc::new(Caller::on_behalf_of(request.container)),
             method: request.method,
             params: request.params,
             tool: None,
@@ -69,7 +69,9 @@ impl ControlPlane for App {
         tool: NamedTool,
         digest: Option<String>,
     ) -> Result<String, AcceptError> {
-        let Operator { core, definitions } = &self.operator;
+        let Operator {
+            core, definitions, ..
+        } = &self.operator;
         let digest = definitions.accept(&tool.server, &tool.tool, digest.as_deref())?;
         core.mounts().accepted(&tool.server);
         Ok(digest)

@@ -9,6 +9,7 @@ use prometheus::{IntGauge, IntGaugeVec, Opts};
 use addons::contract::Containers;
 
 use crate::admin::{Check, Health};
+use crate::mcp::policy::PolicyKeeper;
 use crate::mcp::{Core, MountState, Mounts};
 use crate::registry::Registry;
 use crate::telemetry::HealthFlag;
@@ -23,6 +24,8 @@ pub struct Checks {
     pub mcp: Option<HealthFlag>,
     /// The gateway's policies and servers.
     pub mcp_core: Arc<Core>,
+    /// The policy that people set.
+    pub policies: Arc<PolicyKeeper>,
     pub audit: HealthFlag,
     pub configuration: HealthFlag,
     pub registry: Arc<Registry>,
@@ -55,6 +58,11 @@ impl Checks {
             checks.extend([
                 check("mcp_listening", mcp.is_on(), true),
                 check("mcp_policies_loaded", loaded, false),
+                check(
+                    "mcp_stored_policy_loaded",
+                    self.policies.current().policy.is_stored_policy_loaded(),
+                    false,
+                ),
                 check("mcp_servers_alive", servers_are_alive(mounts), false),
             ]);
         }

@@ -1,10 +1,11 @@
-//! Approvals for every container, with the files and reloads of this server.
+//! What people approve or set for every container, with the files and reloads of this server.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use super::reload::Reloader;
 use crate::approvals::{Learner, Ledger, LiveGrants};
 use crate::config::LearnedFile;
+use crate::mcp::policy::PolicyKeeper;
 use crate::snapshot::SnapshotStore;
 
 /// Makes the [`Learner`], which writes to the data directory in force.
@@ -23,4 +24,20 @@ pub fn learner(
     };
     let reload = move || reloader.reload();
     Learner::new(Arc::clone(ledger), Arc::clone(grants), file, reload)
+}
+
+/// Makes the [`PolicyKeeper`]. `later` gets the reloader, which needs the MCP servers, which need the
+/// keeper.
+pub fn policies(
+    ledger: &Arc<Ledger>,
+    snapshots: &Arc<SnapshotStore>,
+    later: &Arc<OnceLock<Weak<Reloader>>>,
+) -> Arc<PolicyKeeper> {
+    let later = Arc::clone(later);
+    let reload = move || match later.get().and_then(Weak::upgrade) {
+        Some(reloader) => reloader.reload(),
+        None => Err(vec!["the server starts or stops".to_owned()]),
+    };
+    let snapshots = Arc::clone(snapshots);
+    PolicyKeeper::new(Arc::clone(ledger), move || snapshots.current(), reload)
 }

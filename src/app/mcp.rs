@@ -15,9 +15,9 @@ use super::operator::Operator;
 use crate::config::Config;
 use crate::http::{OwnClient, Service};
 use crate::mcp::{
-    Children, Core, DefinitionFile, Dropped, Gateway, GatewayMetrics, HttpParts, Machine,
-    MessageLimits, MessageMemory, MountPorts, Mounts, OpenMemory, PinnedDefinitions, Rules,
-    ServerTransports, Spawner, StdioPorts,
+    Children, Core, DefinitionFile, Dropped, DryRuns, Gateway, GatewayMetrics, HttpParts, Machine,
+    MessageLimits, MessageMemory, MountPorts, Mounts, OpenMemory, People, PinnedDefinitions,
+    PolicyDesk, Rules, ServerTransports, Spawner, StdioPorts,
 };
 use crate::registry;
 
@@ -30,6 +30,7 @@ pub fn gateway(
     definitions: Arc<DefinitionFile>,
     (spawner, machine): (Spawner, Arc<Machine>),
     (egress, registry): (Arc<EgressListeners>, Arc<registry::Registry>),
+    policies: Arc<PolicyDesk>,
     metrics: &Registry,
 ) -> Result<(Arc<Gateway>, Operator), Failure> {
     let counters = McpMetrics::new(metrics).map_err(internal)?;
@@ -50,6 +51,7 @@ pub fn gateway(
                 dropped: Dropped::new(metrics).map_err(internal)?,
                 tasks: TaskTracker::new(),
             },
+            policies: Arc::clone(&policies),
             metrics: counters.clone(),
         }),
         memory: memory(service),
@@ -64,12 +66,18 @@ pub fn gateway(
         }
     };
     let core = Core::new(Box::new(rules), mounts, counters);
+    policies.advise_with(Arc::new(DryRuns::new(&core)));
+    let people = People::new(&policies);
     let metrics = GatewayMetrics::new(metrics).map_err(internal)?;
     let operator = Operator {
         core: Arc::clone(&core),
         definitions,
+        people: Arc::clone(&people),
     };
-    Ok((Arc::new(Gateway::new(core, metrics, registry)), operator))
+    Ok((
+        Arc::new(Gateway::new(core, people, metrics, registry)),
+        operator,
+    ))
 }
 
 /// Builds the parts that servers on standard streams share.

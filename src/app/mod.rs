@@ -21,7 +21,7 @@ mod sandbox;
 mod signals;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use addons::contract::SystemPorts;
@@ -39,8 +39,10 @@ use crate::config::{Config, DEV_STATE, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
 use crate::ingress::{self, Engine, ListenerKind, Workers};
-use crate::mcp::policy::{CommandRunner, Policies, PolicyMetrics, PolicyParts, PolicyThreads};
-use crate::mcp::{DefinitionFile, Spawner};
+use crate::mcp::policy::{
+    CommandRunner, Policies, PolicyKeeper, PolicyMetrics, PolicyParts, PolicyThreads,
+};
+use crate::mcp::{DefinitionFile, PolicyDesk, Spawner};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
 use crate::runtime::{TokioTasks, pause};
@@ -132,6 +134,7 @@ struct App {
     ledger: Arc<Ledger>,
     grants: Arc<LiveGrants>,
     learner: Arc<Learner>,
+    policies: Arc<PolicyKeeper>,
     metrics: prometheus::Registry,
     checks: Checks,
     addons: addons::State,
@@ -204,7 +207,7 @@ impl App {
             provider,
             long_lived,
         };
-        let mut policies = Policies::load(&config.addons.mcp.policies);
+        let mut policies = Policies::load(&config.addons.mcp.policies, Some(&proxy.data_dir));
         let policy_files = std::mem::take(&mut policies.files);
         let first = builder.build(1, Arc::clone(&config), None, policies)?;
         let snapshots = Arc::new(SnapshotStore::new(first));
@@ -219,11 +222,14 @@ impl App {
         let mut service = Service::new(Arc::clone(&snapshots), inspection);
         service.stopping = stopping;
         let service = Arc::new(service);
+        let later = Arc::new(OnceLock::<Weak<Reloader>>::new());
+        let policies = learning::policies(&ledger, &snapshots, &later);
+        let desk = PolicyDesk::new(&policies, &ledger, service.stopping.clone());
         let egress = Arc::new(EgressListeners::new(socket_dir));
         let out = (Arc::clone(&egress), Arc::clone(&registry));
         let children = (spawner, machine);
         let (gateway, operator) =
-            mcp::gateway(&service, &config, definitions, children, out, &metrics)?;
+            mcp::gateway(&service, &config, definitions, children, out, desk, &metrics)?;
         let servers = Arc::clone(operator.core.mounts());
         let checks = Checks {
             addons: addons.clone(),
@@ -232,6 +238,7 @@ impl App {
             dns: HealthFlag::default(),
             mcp: (!proxy.listen.mcp.is_empty()).then(HealthFlag::default),
             mcp_core: Arc::clone(&operator.core),
+            policies: Arc::clone(&policies),
             audit,
             configuration: HealthFlag::default(),
             registry: Arc::clone(&registry),
@@ -259,6 +266,8 @@ impl App {
             &metrics,
         );
         let reloader = Arc::new(reloader.map_err(internal)?);
+        // Set here alone.
+        let _ = later.set(Arc::downgrade(&reloader));
         let learner = learning::learner(&ledger, &grants, &snapshots, &reloader);
         Ok(Arc::new(Self {
             engine,
@@ -266,6 +275,7 @@ impl App {
             ledger,
             grants,
             learner,
+            policies,
             metrics,
             checks,
             addons,
@@ -347,6 +357,8 @@ impl App {
             flows: self.log.flow_log(),
             approvals: Arc::clone(&self.ledger),
             learner: Arc::clone(&self.learner),
+            policies: Arc::clone(&self.policies),
+            people: Arc::clone(&self.operator.people),
             control: Arc::clone(&self) as _,
         };
         tasks.spawn(admin::serve(listeners.admin, state, shutdown.clone()));

@@ -8,13 +8,13 @@ use addons::contract::{
     Subject,
 };
 use addons::observe::Audit;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
 use super::explain::{client, find, report};
 use crate::admin::{ExplainRequest, Explanation, OperatorAct, listed};
 use crate::approvals::Scope;
-use crate::mcp::{Caller, Core, DefinitionFile, Version};
+use crate::mcp::{Caller, Core, DefinitionFile, People};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 
@@ -25,6 +25,7 @@ pub const TOOL_CALL: &str = "tools/call";
 pub struct Operator {
     pub core: Arc<Core>,
     pub definitions: Arc<DefinitionFile>,
+    pub people: Arc<People>,
 }
 
 /// Writes an operator's act to the audit log.
@@ -126,7 +127,9 @@ impl Operator {
             return Ok(definition);
         }
         let failed = |error: &dyn ToString| format!("{server}: {}", error.to_string());
-        let pooled = mount.session(&caller(Arc::clone(container))).await;
+        let pooled = mount
+            .session(&Caller::on_behalf_of(Arc::clone(container)))
+            .await;
         let pooled = pooled.map_err(|error| failed(&error))?;
         let tools = pooled.catalog.tools().await;
         let tools = tools.map_err(|error| failed(&error))?;
@@ -137,21 +140,5 @@ impl Operator {
                 listed(&names)
             )
         })
-    }
-}
-
-/// A client of MCP revision 2026-07-28 without capabilities, on behalf of a container.
-pub fn caller(container: Arc<Container>) -> Caller {
-    let none: Box<RawValue> = RawValue::from_string("{}".to_owned()).unwrap_or_default();
-    Caller {
-        client: client(&container),
-        principal: Principal::from(Arc::clone(&container)),
-        container,
-        version: Version::V2026_07_28,
-        capabilities: none.into(),
-        info: None,
-        session: None,
-        log_level: None,
-        takes_tasks: false,
     }
 }

@@ -172,11 +172,12 @@ impl Reloader {
     fn load(&self) -> Result<Snapshot, Vec<String>> {
         let texts =
             |errors: ConfigErrors| errors.0.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let mut policies = Policies::default();
+        let mut policies = None;
         let check = |settings: &Settings, report: &Report| {
-            policies = self.load_policies(&settings.mcp.policies, report);
+            policies = Some(self.load_policies(&settings.mcp.policies, report));
         };
         let mut config = self.source.reload(check).map_err(texts)?;
+        let policies = policies.ok_or_else(|| vec!["the policies were not read".to_owned()])?;
         self.refuse_gone(&config)?;
         self.keep_what_needs_a_restart(&mut config);
         // The log has the warnings of the configuration in force already.
@@ -199,7 +200,8 @@ impl Reloader {
     /// a policy that is also unloaded in the configuration in force: it must not block other
     /// changes.
     fn load_policies(&self, settings: &PoliciesSettings, report: &Report) -> Policies {
-        let mut policies = Policies::load(settings);
+        let data_dir = &self.snapshots.current().config.proxy.data_dir;
+        let mut policies = Policies::load(settings, Some(data_dir));
         *self.policy_files.lock() = std::mem::take(&mut policies.files);
         let known = &self.snapshots.current().unloaded_policies;
         let is_newly_unloaded =

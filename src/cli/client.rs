@@ -23,13 +23,16 @@ use super::unreachable;
 use crate::admin::{
     AcceptanceBody, Accepted, Approval, ApprovalList, ApproveBody, ContainerEntry, ContainerList,
     DefinitionBody, DenyBody, Done, ErrorBody, ExplainRequest, Explanation, GrantBody, GrantEntry,
-    GrantList, HealthBody, NamedTool, RegistrationBody, SandboxSettings, not_registered,
+    GrantList, HealthBody, NamedTool, PolicyBody, RegistrationBody, SandboxSettings,
+    not_registered,
 };
 
 /// The path of the registered containers.
 const CONTAINERS: &str = "/internal/containers";
 /// The path of the questions.
 const APPROVALS: &str = "/internal/approvals";
+/// The path of the MCP policy that people set.
+const POLICY: &str = "/internal/mcp/policy";
 /// The path of the grants.
 const GRANTS: &str = "/internal/grants";
 /// The body of a request without one.
@@ -64,6 +67,16 @@ impl Client {
     /// Sets the time limit, for requests that the server forwards to an MCP server.
     pub(super) fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
+    }
+
+    /// The MCP policy in force.
+    pub(super) async fn policy(&self) -> Result<PolicyBody, Failure> {
+        self.call(Method::GET, POLICY, EMPTY).await
+    }
+
+    /// Removes the policy that people set. Returns the one that is in force then.
+    pub(super) async fn reset_policy(&self) -> Result<PolicyBody, Failure> {
+        self.call(Method::DELETE, POLICY, EMPTY).await
     }
 
     /// Registers a container, or extends its lease.

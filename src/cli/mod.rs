@@ -176,7 +176,7 @@ fn load(dir: &ConfigDir) -> Result<Config, Failure> {
 pub fn check(dir: &ConfigDir) -> Result<(), Failure> {
     let (dir, profile) = dir.here();
     let config = config::load_checked(&dir, profile, |settings, report| {
-        for policy in Policies::load(&settings.mcp.policies).unloaded {
+        for policy in Policies::load(&settings.mcp.policies, None).unloaded {
             report.error(policy.config_error());
         }
     })?;

@@ -14,7 +14,8 @@ use crate::admin::{
 };
 use crate::approvals::sqlite::SqliteApprovals;
 use crate::approvals::{Learner, Ledger, LiveGrants};
-use crate::mcp::{AcceptError, Digests, Outcome};
+use crate::mcp::policy::PolicyKeeper;
+use crate::mcp::{AcceptError, Digests, Outcome, People, PolicyDesk};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
 use crate::telemetry::FlowLog;
@@ -343,7 +344,12 @@ pub(super) fn serve_with(directory: &Path, approvals: Arc<Ledger>) -> Cancellati
     let registry = Registry::open(SqliteStore::new(directory.join(FILE_NAME)), directory);
     let grants = LiveGrants::new(Arc::clone(&approvals), Arc::clone(&registry));
     let learner = Learner::new(Arc::clone(&approvals), grants, || None, || Ok(()));
+    let current = || unreachable!("no request asks for the policy");
+    let policies = PolicyKeeper::new(Arc::clone(&approvals), current, || Ok(()));
+    let desk = PolicyDesk::new(&policies, &approvals, CancellationToken::new());
     let state = AdminState {
+        people: People::new(&desk),
+        policies,
         learner,
         control: Arc::new(Control(Arc::clone(&registry))),
         registry,

@@ -3,17 +3,16 @@
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
 use addons::contract::settings::{ConfigErrors, Document, Report, Setting};
 use addons::contract::{ApprovalId, Host, LearnedHost, Level, is_public_name};
-use tempfile::NamedTempFile;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::files;
+use super::state_file::{Prepared, StateFile};
 
 /// The name of the file.
 const NAME: &str = "learned.yaml";
@@ -126,22 +125,18 @@ fn text(hosts: &[LearnedHost]) -> String {
 }
 
 /// The file, for the server, which writes it.
-pub struct LearnedFile(PathBuf);
+pub struct LearnedFile(StateFile);
 
 impl LearnedFile {
     /// The file of a data directory.
     pub fn of(data_dir: &Path) -> Self {
-        Self(data_dir.join(NAME))
-    }
-
-    fn directory(&self) -> &Path {
-        self.0.parent().unwrap_or(Path::new("."))
+        Self(StateFile::new(data_dir.join(NAME)))
     }
 
     /// Reads the entries. Fails if the file is damaged or cannot be read.
     pub fn read(&self) -> Result<Vec<LearnedHost>, ConfigErrors> {
         let report = Report::default();
-        let hosts = read(self.directory(), &report);
+        let hosts = read(self.0.directory(), &report);
         report.finish()?;
         Ok(hosts)
     }
@@ -150,53 +145,19 @@ impl LearnedFile {
     pub fn with(&self, hosts: &[LearnedHost]) -> io::Result<Option<Prepared>> {
         let text = text(hosts);
         let fits = hosts.len() <= MAX_LEARNED && text.len() as u64 <= files::MAX_FILE_BYTES;
-        fits.then(|| self.prepared(Some(text.as_bytes())))
-            .transpose()
+        fits.then(|| self.0.with(Some(text.as_bytes()))).transpose()
     }
 
     /// Prepares the file as it is now.
     pub fn unchanged(&self) -> io::Result<Prepared> {
-        let bytes = files::read(&self.0)?;
-        self.prepared(bytes.as_deref().map(Vec::as_slice))
-    }
-
-    fn prepared(&self, bytes: Option<&[u8]>) -> io::Result<Prepared> {
-        let file = bytes.map(|bytes| {
-            let mut file = NamedTempFile::new_in(self.directory())?;
-            file.write_all(bytes)?;
-            file.as_file().sync_all()?;
-            Ok::<_, io::Error>(file)
-        });
-        Ok(Prepared {
-            path: self.0.clone(),
-            file: file.transpose()?,
-        })
-    }
-}
-
-/// A file on disk that has not its name yet.
-pub struct Prepared {
-    path: PathBuf,
-    /// `None` if there was no file.
-    file: Option<NamedTempFile>,
-}
-
-impl Prepared {
-    /// Replaces the file atomically. After an error, it may be the old or the new one.
-    pub fn commit(self) -> io::Result<()> {
-        match self.file {
-            Some(file) => drop(file.persist(&self.path).map_err(|error| error.error)?),
-            None => match fs::remove_file(&self.path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            },
-        }
-        File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
+        self.0.unchanged()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use testkit::each_row;
 
     use super::*;

@@ -7,6 +7,8 @@ mod learned;
 mod nameserver;
 mod notify;
 mod proxy;
+mod state_file;
+mod stored_policy;
 mod types;
 
 use std::fs;
@@ -19,9 +21,11 @@ use addons::Settings;
 pub use addons::contract::settings::{ConfigError, ConfigErrors};
 use addons::contract::settings::{Document, Env, Files, Report};
 
-pub use learned::{LearnedFile, MAX_LEARNED, Prepared};
+pub use learned::{LearnedFile, MAX_LEARNED};
 pub use nameserver::nameservers_of;
 pub use notify::NotifyTarget;
+pub use state_file::Prepared;
+pub use stored_policy::{StoredPolicy, StoredPolicyFile};
 pub use types::{
     ApprovalsConfig, AuditConfig, Config, DnsConfig, Limits, Listen, Logging, ProxyConfig,
     StaticAddress, TlsConfig, UpstreamConfig,

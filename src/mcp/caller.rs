@@ -41,6 +41,26 @@ pub struct TraceContext {
 }
 
 impl Caller {
+    /// A client of revision 2026-07-28 without capabilities, through which the appliance itself acts
+    /// on behalf of a container.
+    pub fn on_behalf_of(container: Arc<Container>) -> Self {
+        let none = RawValue::from_string("{}".to_owned()).unwrap_or_default();
+        Self {
+            client: Client {
+                source: Some(container.source.clone()),
+                peer: None,
+            },
+            principal: Principal::from(Arc::clone(&container)),
+            container,
+            version: Version::V2026_07_28,
+            capabilities: none.into(),
+            info: None,
+            session: None,
+            log_level: None,
+            takes_tasks: false,
+        }
+    }
+
     /// Whether the client has this revision and these capabilities. Clients of a lease with equal
     /// revision and capabilities share sessions with servers and see the same lists.
     pub(super) fn is_like(&self, version: Version, capabilities: &RawValue) -> bool {

@@ -33,7 +33,8 @@ use unified_proxy::admin::{
 use unified_proxy::approvals::sqlite::SqliteApprovals;
 use unified_proxy::approvals::{Learner, Ledger, LiveGrants};
 use unified_proxy::config::AuditConfig;
-use unified_proxy::mcp::{AcceptError, Digests, Outcome as RpcOutcome};
+use unified_proxy::mcp::policy::PolicyKeeper;
+use unified_proxy::mcp::{AcceptError, Digests, Outcome as RpcOutcome, People, PolicyDesk};
 use unified_proxy::registry::Registry;
 use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
 use unified_proxy::telemetry::{AuditLog, HealthFlag};
@@ -123,7 +124,12 @@ impl Server {
         metrics.register(Box::new(requests)).unwrap();
         let grants = LiveGrants::new(Arc::clone(&approvals), Arc::clone(&registry));
         let learner = Learner::new(Arc::clone(&approvals), grants, || None, || Ok(()));
+        let current = || unreachable!("no request asks for the policy");
+        let policies = PolicyKeeper::new(Arc::clone(&approvals), current, || Ok(()));
+        let desk = PolicyDesk::new(&policies, &approvals, CancellationToken::new());
         let state = AdminState {
+            people: People::new(&desk),
+            policies,
             learner,
             registry: Arc::clone(&registry),
             admin_uids: Vec::new(),

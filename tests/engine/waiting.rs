@@ -21,11 +21,15 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
+use unified_proxy::approvals::Ledger;
+use unified_proxy::approvals::sqlite::SqliteApprovals;
 use unified_proxy::dns::{self, DnsServer, Limits};
 use unified_proxy::http::{Inspection, Service};
 use unified_proxy::ingress::{self, Engine, ListenerKind, Workers};
+use unified_proxy::mcp::policy::PolicyKeeper;
 use unified_proxy::mcp::{
-    Core, Gateway, GatewayMetrics, MountPorts, Mounts, Rules, Transport, Transports,
+    Core, Gateway, GatewayMetrics, MountPorts, Mounts, People, PolicyDesk, Rules, Transport,
+    Transports,
 };
 use unified_proxy::registry::Registry;
 use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
@@ -151,7 +155,13 @@ fn gateway_to_nothing(service: &Service, metrics: &prometheus::Registry) -> Gate
     let core = Core::new(Box::new(rules), mounts, counters);
     let dir = tempfile::tempdir().unwrap();
     let registry = Registry::open(SqliteStore::new(dir.path().join(FILE_NAME)), dir.path());
-    Gateway::new(core, GatewayMetrics::new(metrics).unwrap(), registry)
+    let store = SqliteApprovals::new("/nonexistent/approvals.db".into());
+    let ledger = Ledger::open(store, Arc::new(time::OffsetDateTime::now_utc)).unwrap();
+    let current = || unreachable!("no request asks for the policy");
+    let policies = PolicyKeeper::new(Arc::clone(&ledger), current, || Ok(()));
+    let desk = PolicyDesk::new(&policies, &ledger, CancellationToken::new());
+    let people = People::new(&desk);
+    Gateway::new(core, people, GatewayMetrics::new(metrics).unwrap(), registry)
 }
 
 /// A proxy and a DNS server whose chain has a [`Waiter`].
@@ -187,6 +197,7 @@ impl Fixture {
         let snapshot = Snapshot {
             unloaded_policies: Vec::new(),
             call_policies: String::new(),
+            policy: Default::default(),
             network: Arc::new(Network {
                 generation: 1,
                 chain: Arc::new(chain),

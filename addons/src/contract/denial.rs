@@ -57,7 +57,8 @@ macro_rules! codes {
 codes! {
     /// The peer's address is unknown.
     ClientAddressUnknown = "client_address_unknown", 403, Policy;
-    /// No container is registered at the peer's address, or the lease of its connection has ended.
+    /// No container is registered at the peer's address, or the lease of its connection has ended. Also:
+    /// a person's token is not accepted.
     UnknownSource = "unknown_source", 403, Policy;
     /// `X-Container-Id` names another container.
     ContainerIdMismatch = "container_id_mismatch", 403, Policy;

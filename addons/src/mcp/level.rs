@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::definition::is_blocked;
-use super::settings::{McpSettings, OverrideRule, ServerSettings};
+use super::settings::{McpSettings, OverrideRule, ServerKind, ServerSettings};
 use crate::contract::{
     Annotations, Container, ContainerId, Definition, LeaseRecords, Level, Standing, Tasks,
     Unavailable,
@@ -67,8 +67,9 @@ pub(super) fn denies(
 }
 
 impl McpSettings {
-    /// Whether a server lists tools, and none of them reaches the open world. A tool that is blocked
-    /// because its definition changed counts as reaching the open world.
+    /// Whether none of a server's tools reaches the open world. A server without tools counts as
+    /// reaching it, unless it is a part of the gateway; so does a tool that is blocked because its
+    /// definition changed.
     pub fn is_closed_world(
         &self,
         server: &Arc<str>,
@@ -78,7 +79,9 @@ impl McpSettings {
         let is_closed = |tool: &Arc<Definition>| {
             !is_blocked(self, tool) && !self.hints(server, container, tool).is_open_world()
         };
-        !tools.is_empty() && tools.iter().all(is_closed)
+        let settings = self.servers.get(server);
+        let is_own = settings.is_some_and(|one| matches!(one.kind, ServerKind::Policy(_)));
+        (is_own || !tools.is_empty()) && tools.iter().all(is_closed)
     }
 
     /// The effective hints of a tool for a container.

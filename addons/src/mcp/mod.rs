@@ -46,10 +46,10 @@ pub use people::OpenQuestion;
 pub use revision::bundles_revision;
 pub use settings::{
     AgentToken, Bundle, CodingEndpoint, CodingSettings, CommandPolicy, Confine, ContextSettings,
-    E2bSettings, HiddenValue, HttpSettings, HttpTransport, Injected, InterceptorSettings,
+    E2bSettings, HiddenValue, HttpSettings, HttpTransport, HumanJwt, Injected, InterceptorSettings,
     MAX_EXPOSED_NAME, McpSettings, OnChange, OnUnavailable, OverrideRule, OverrideRules,
-    PersonWaits, PoliciesSettings, Policy, PolisSettings, Scope, ServerKind, ServerSettings,
-    StdioSettings, TokenSettings,
+    PersonWaits, PoliciesSettings, Policy, PolicyServer, PolisSettings, Scope, ServerKind,
+    ServerSettings, StdioSettings, TokenSettings,
 };
 pub use suspicious::looks_like_instruction;
 

@@ -23,7 +23,7 @@ impl ServerSettings {
         match &self.kind {
             ServerKind::Stdio(process) => !process.has_way_out(),
             // The definitions of its tools are part of the gateway.
-            ServerKind::CodingSidecar(_) => true,
+            ServerKind::CodingSidecar(_) | ServerKind::Policy(_) => true,
             ServerKind::Http(_) | ServerKind::E2b(_) => false,
         }
     }

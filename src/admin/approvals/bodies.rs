@@ -28,8 +28,8 @@ pub struct Approval {
     pub lease: String,
     /// `SERVER/TOOL`, `HOST:PORT`, or method, host, port and path of a request.
     pub subject: String,
-    /// In canonical form (RFC 8785): the arguments of a tool call; for a definition, the `old` one (null
-    /// if it is not kept) and the `new` one. Null if there are none, or if those of a decided question
+    /// In canonical form (RFC 8785): the arguments of a tool call; for a definition or a policy, the
+    /// `old` one (null if it is not kept) and the `new` one. Null if there are none, or if those of a decided question
     /// made room for another question's.
     #[schema(value_type = Option<Object>)]
     pub arguments: Option<Box<RawValue>>,
@@ -49,7 +49,7 @@ pub struct Approval {
     pub waiting: usize,
     /// What an approval can cover: of `once`, `for`, `lease` and `always`.
     pub scopes: Vec<String>,
-    /// Who decided: the name and id of a user.
+    /// Who decided: the name and id of a user, or the subject of a token.
     pub decided_by: Option<String>,
     pub decided_at: Option<String>,
     /// The words of the person who decided.
@@ -88,15 +88,15 @@ pub struct DenyBody {
 
 impl Approval {
     /// The JSON form of a question at a server with this learner.
-    pub(super) fn of(record: &Record, learner: &Learner) -> Self {
+    pub(in crate::admin) fn of(record: &Record, learner: &Learner) -> Self {
         let topic = &record.topic;
         let decision = record.decision.as_ref();
         let arguments = record.arguments.clone().map(RawValue::from_string);
         let decided_at = record.closed_at.filter(|_| decision.is_some());
-        // For everyone, the server puts hosts and definitions in force.
+        // For everyone, the server puts hosts, definitions and policies in force.
         let for_everyone = match topic.kind {
             QuestionKind::Host => learner.is_on(),
-            kind => kind == QuestionKind::Definition,
+            kind => matches!(kind, QuestionKind::Definition | QuestionKind::Policy),
         };
         let scopes = Scope::names(topic.kind).iter();
         let scopes = scopes.filter(|&&name| for_everyone || name != Scope::Always.as_str());

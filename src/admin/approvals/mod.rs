@@ -1,6 +1,7 @@
 //! Questions that people decide, in the admin API.
 
 mod bodies;
+pub(super) mod decide;
 mod definitions;
 mod stream;
 
@@ -17,14 +18,13 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::act::OperatorAct;
 use super::containers::take_write;
 use super::error::{ApiError, ErrorBody};
 use super::socket::Peer;
-use super::{Api, NamedTool, json};
+use super::{Api, json};
 use crate::approvals::bounds::MAX_PAGE;
 use crate::approvals::{
-    Decision, Filter, NotLearned, Record, Refused, Scope, State as QuestionState, StoreError,
+    Decision, Filter, NotLearned, Record, Refused, State as QuestionState, StoreError,
 };
 
 pub use bodies::{Approval, ApprovalList, ApproveBody, DenyBody};
@@ -172,7 +172,8 @@ pub(super) async fn show(
 /// Approve a question. Without a body, a tool call is approved for one execution, a request or a host
 /// for 10 minutes. With scope `always`, a host is written to `learned.yaml` and put into force by a
 /// reload; if that fails, the question is still pending. The definition of a tool is accepted for
-/// everyone, and equal questions of other containers are approved with it.
+/// everyone, and equal questions of other containers are approved with it. A proposed policy is in
+/// force for everyone; if it cannot be loaded, the question is still pending.
 #[utoipa::path(
     post,
     path = "/internal/approvals/{id}/approve",
@@ -199,57 +200,8 @@ pub(super) async fn approve(
     let body: ApproveBody = optional(&body?)?;
     let scope = requested_scope(body.scope.as_deref(), body.time.as_deref())?;
     let decision = decision(peer, body.comment)?;
-    take_write(&api)?;
-    let question = api.state.approvals.get(id).await?;
-    let question = question.ok_or(Refused::Unknown)?;
-    let scope = scope.unwrap_or(Scope::default_of(question.topic.kind));
-    if question.topic.kind == QuestionKind::Definition && scope == Scope::Always {
-        let record = definitions::approve(&api, id, &decision).await?;
-        recorded(&api, peer, "operator/approve", &record, Some(scope));
-        if let Some(tool) = definitions::named(&record) {
-            approve_equal(&api, peer, &tool, &record.topic.revision, decision.comment).await;
-        }
-        return Ok(Json(Approval::of(&record, &api.state.learner)));
-    }
-    let is_host = question.topic.kind == QuestionKind::Host;
-    if scope == Scope::Always && !is_host && question.state == QuestionState::Pending {
-        return Err(Refused::Scope(question.topic.kind).into());
-    }
-    let api_of_act = Arc::clone(&api);
-    let done = move |record: &Record| {
-        recorded(&api_of_act, peer, "operator/approve", record, Some(scope));
-    };
-    let record = match scope {
-        // Records the act itself, even if the client goes away during the reload.
-        Scope::Always if is_host => api.state.learner.approve(id, decision, done).await?,
-        _ => {
-            let approved = api.state.approvals.approve(id, Some(scope), decision).await;
-            approved.inspect(done)?
-        }
-    };
+    let record = decide::approve(&api, id, scope, decision).await?;
     Ok(Json(Approval::of(&record, &api.state.learner)))
-}
-
-/// Approves and records all open questions about an accepted definition.
-pub(super) async fn approve_equal(
-    api: &Api,
-    peer: Peer,
-    tool: &NamedTool,
-    digest: &str,
-    comment: Option<Arc<str>>,
-) {
-    let by = peer.who();
-    let decision = Decision { by, comment };
-    match definitions::approve_equal(api, tool, digest, &decision).await {
-        Ok(records) => {
-            for record in records {
-                recorded(api, peer, "operator/approve", &record, Some(Scope::Always));
-            }
-        }
-        Err(error) => {
-            tracing::warn!(%error, "questions about an accepted definition may stay open");
-        }
-    }
 }
 
 /// Deny a question. For as long as it had to be decided, equal questions get the same answer, without
@@ -278,9 +230,7 @@ pub(super) async fn deny(
     let id = parse_id(id)?;
     let body: DenyBody = optional(&body?)?;
     let decision = decision(peer, body.comment)?;
-    take_write(&api)?;
-    let record = api.state.approvals.deny(id, decision).await?;
-    recorded(&api, peer, "operator/deny", &record, None);
+    let record = decide::deny(&api, id, decision).await?;
     Ok(Json(Approval::of(&record, &api.state.learner)))
 }
 
@@ -309,7 +259,7 @@ pub(super) async fn forget(
         decision: None,
         ..record.clone()
     };
-    recorded(&api, peer, "operator/forget", &undecided, None);
+    decide::recorded_by(&api, &peer.who(), "operator/forget", &undecided, None);
     Ok(Json(Approval::of(&record, &api.state.learner)))
 }
 
@@ -345,28 +295,4 @@ fn decision(peer: Peer, comment: Option<String>) -> Result<Decision, ApiError> {
         by: peer.who(),
         comment: comment.map(Into::into),
     })
-}
-
-/// Records an act in the log and in the audit log.
-fn recorded(api: &Api, peer: Peer, method: &'static str, record: &Record, scope: Option<Scope>) {
-    let topic = &record.topic;
-    let decision = record.decision.as_ref();
-    let by = peer.who();
-    let (approval, container) = (record.id, &topic.container);
-    tracing::info!(uid = peer.uid, by, %approval, %container, kind = topic.kind.as_str(), subject = ?topic.subject, ?scope, "{method}");
-    let decided = record.closed_at.filter(|_| decision.is_some());
-    let waited = decided.map(|at| (at - record.created_at).unsigned_abs());
-    api.state.control.audit(OperatorAct {
-        uid: peer.uid,
-        method,
-        // `None` if the registry cannot be read, or the lease has ended.
-        container: api.state.registry.get(container).ok().flatten(),
-        server: topic.server.as_deref().map(Into::into),
-        name: Some((*topic.subject).into()),
-        approval: Some(approval.to_string()),
-        by: Some(by),
-        scope,
-        reason: decision.and_then(|decision| decision.comment.clone()),
-        waited,
-    });
 }

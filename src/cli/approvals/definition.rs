@@ -1,9 +1,11 @@
-//! The question about a changed definition of a tool, as the lines that differ.
+//! The question about a changed definition of a tool, or about a proposed policy, as the lines that
+//! differ.
 
 use addons::json::Members;
 use serde_json::value::RawValue;
 
 use super::indented::indented;
+use crate::cli::exit::printable;
 
 /// The most pairs of lines that are compared. Of longer definitions, all lines count as changed.
 const MAX_PAIRS: usize = 1_000_000;
@@ -17,10 +19,28 @@ pub(super) fn diff(arguments: &RawValue) -> Option<String> {
         "null" => (String::new(), indented(new, 0)),
         old => (indented(old, 0), indented(new, 0)),
     };
+    Some(signed(&old, &new))
+}
+
+/// The policy in force and the proposed one, likewise. An agent wrote the latter, so that each line is
+/// without characters that change how a terminal shows the others.
+pub(super) fn policy_diff(arguments: &RawValue) -> Option<String> {
+    let members = Members::read(arguments).ok()?;
+    let text = |key| {
+        let text = members.text(key)?;
+        let lines = text
+            .split('\n')
+            .map(|line| printable(&line.replace('\t', "    ")));
+        Some(lines.collect::<Vec<_>>().join("\n"))
+    };
+    Some(signed(&text("old")?, &text("new")?))
+}
+
+fn signed(old: &str, new: &str) -> String {
     let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
     let lines = changes(&old, &new).into_iter();
     let lines: Vec<_> = lines.map(|(sign, line)| format!("{sign} {line}")).collect();
-    Some(lines.join("\n"))
+    lines.join("\n")
 }
 
 /// The lines of both texts in their order, with a sign: ` ` for a common line, `-` for one that only
@@ -150,5 +170,14 @@ mod tests {
         assert_eq!(diff(&json).unwrap(), "+ {\n+   \"name\": \"read\"\n+ }");
         let other = RawValue::from_string("[1]".to_owned()).unwrap();
         assert_eq!(diff(&other), None);
+        assert_eq!(policy_diff(&other), None);
+    }
+
+    #[test]
+    fn a_proposed_policy_is_shown_as_its_changed_lines_without_harmful_characters() {
+        let json = r#"{"new":"package a\n\nallow := true\u001b[2K\r\n","old":"package a\n\n\tallow := false\n"}"#;
+        let json = RawValue::from_string(json.to_owned()).unwrap();
+        let expected = "  package a\n  \n-     allow := false\n+ allow := true\\u{1b}[2K\\u{d}";
+        assert_eq!(policy_diff(&json).unwrap(), expected);
     }
 }

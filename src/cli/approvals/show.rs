@@ -186,11 +186,15 @@ pub(super) fn asked(question: &Approval, now: OffsetDateTime) -> String {
     format!("{asked}, first {age} ago; {waiting}")
 }
 
-/// The arguments of a question: of a changed definition, the lines that differ.
+/// The arguments of a question: of a changed definition or a proposed policy, the lines that differ.
 fn shown(kind: &str, arguments: &RawValue) -> String {
-    let is_definition = kind == QuestionKind::Definition.as_str();
-    match definition::diff(arguments).filter(|_| is_definition) {
-        Some(changes) => format!("definition\n{changes}"),
+    let changes = match QuestionKind::parse(kind) {
+        Some(QuestionKind::Definition) => definition::diff(arguments),
+        Some(QuestionKind::Policy) => definition::policy_diff(arguments),
+        _ => None,
+    };
+    match changes {
+        Some(changes) => format!("{kind}\n{changes}"),
         None => format!(
             "{:<LABEL$}{}",
             "arguments",

@@ -1,4 +1,4 @@
-//! `mcp stdio|list|call|accept`: uses the tools of MCP servers through the gateway.
+//! `mcp stdio|list|call|accept|policy`: uses the tools of MCP servers through the gateway.
 
 mod accept;
 mod call;
@@ -6,6 +6,7 @@ mod endpoint;
 mod gateway_client;
 mod http_client;
 mod list;
+mod policy;
 mod rpc;
 mod stdio;
 mod waiting;
@@ -33,6 +34,9 @@ pub enum McpCommand {
     Call(call::CallTool),
     /// Accept the changed definition of a tool
     Accept(accept::Accept),
+    /// Show the policy in force, or return to the bundle of mcp.yaml
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
 }
 
 /// The gateway to use.
@@ -90,6 +94,7 @@ impl McpCommand {
             Self::List(container) => list::run(container).await,
             Self::Call(call) => call.run().await,
             Self::Accept(accept) => accept.run().await,
+            Self::Policy(policy) => policy.run().await,
         }
     }
 }

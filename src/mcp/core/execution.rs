@@ -81,6 +81,7 @@ fn runtime(kind: &ServerKind) -> &'static str {
         ServerKind::Http(_) => "http",
         ServerKind::CodingSidecar(_) => "coding_sidecar",
         ServerKind::E2b(_) => "e2b",
+        ServerKind::Policy(_) => "gateway",
     }
 }
 

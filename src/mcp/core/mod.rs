@@ -78,6 +78,7 @@ pub use lease::MAX_CALLS_PER_LEASE;
 pub use params::quote;
 pub use readiness::SERVERS as SERVERS_META;
 pub use resources::MAX_URI;
+pub use results::for_modern_client;
 pub use tools::FoundTool;
 
 use lease::{Lease, too_many};
@@ -151,6 +152,11 @@ impl Core {
         let taker: Weak<Self> = Arc::downgrade(&core);
         core.mounts.follow(taker);
         core
+    }
+
+    /// The chain in force.
+    pub fn chain(&self) -> Arc<Chain> {
+        (self.rules)().chain
     }
 
     /// The servers.

@@ -23,12 +23,17 @@ pub(super) fn for_client(
     outcome: Outcome,
 ) -> Outcome {
     match (client.era(), server.era()) {
-        (Era::Modern, Era::Legacy) => match outcome {
-            Ok(result) => Ok(complete(result, method == "resources/read")),
-            Err(error) => Err(newer_error(error)),
-        },
+        (Era::Modern, Era::Legacy) => for_modern_client(outcome, method == "resources/read"),
         (Era::Legacy, Era::Modern) => outcome.map_err(|error| older_error(method, error)),
         _ => outcome,
+    }
+}
+
+/// Translates a legacy outcome of the gateway itself to the modern era.
+pub fn for_modern_client(outcome: Outcome, is_cacheable: bool) -> Outcome {
+    match outcome {
+        Ok(result) => Ok(complete(result, is_cacheable)),
+        Err(error) => Err(newer_error(error)),
     }
 }
 

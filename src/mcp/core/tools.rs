@@ -44,6 +44,11 @@ pub struct FoundTool {
 pub(super) type ToolNames = (Arc<str>, Arc<str>);
 
 impl FoundTool {
+    /// The name of the tool's server.
+    pub fn server(&self) -> Arc<str> {
+        Arc::clone(&self.settings.name)
+    }
+
     fn names(&self) -> ToolNames {
         (
             Arc::clone(&self.settings.name),

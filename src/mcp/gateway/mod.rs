@@ -8,6 +8,7 @@ mod capabilities;
 mod header;
 mod health;
 mod hosts;
+mod human;
 mod intercept;
 mod lease;
 mod legacy;
@@ -32,6 +33,7 @@ use hyper::body::Incoming;
 use super::core::Core;
 use super::error::{PARSE_ERROR, protocol_error};
 use super::fields::{PROTOCOL_VERSION, SESSION_ID};
+use super::human::People;
 use super::message::{Message, MessageError};
 use super::version::{Era, Version};
 use crate::http::{OriginRequest, Reply, Session};
@@ -70,6 +72,8 @@ fn known(path: &str) -> Option<(&'static str, &'static str)> {
 /// Answers MCP clients.
 pub struct Gateway {
     core: Arc<Core>,
+    /// Answers people with tokens.
+    people: Arc<People>,
     metrics: GatewayMetrics,
     /// Counts the suspended calls of all leases.
     suspended: Count,
@@ -78,10 +82,16 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Creates a gateway for the servers that `core` routes to.
-    pub fn new(core: Arc<Core>, metrics: GatewayMetrics, registry: Arc<Registry>) -> Self {
+    /// Creates a gateway for the servers that `core` routes to, and for people.
+    pub fn new(
+        core: Arc<Core>,
+        people: Arc<People>,
+        metrics: GatewayMetrics,
+        registry: Arc<Registry>,
+    ) -> Self {
         Self {
             core,
+            people,
             metrics,
             suspended: Count::default(),
             registry,
@@ -128,6 +138,14 @@ impl Gateway {
         let path = request.head.uri.path();
         let path = known(path).map_or(path, |(path, _)| path).to_owned();
         let method = request.head.method.clone();
+        if path != "/health"
+            && let Some(token) = human::claimed(request)
+        {
+            return match &*path {
+                "/mcp" => self.post_human(request, &token).await,
+                path => Err(not_allowed(&method, path)),
+            };
+        }
         match (&*path, &method) {
             ("/mcp", &Method::POST) => self.post_mcp(request).await,
             ("/mcp", &Method::GET | &Method::DELETE) => {

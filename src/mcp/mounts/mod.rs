@@ -28,6 +28,7 @@ mod known;
 mod mount;
 mod pace;
 mod pages;
+mod policy;
 mod pool;
 mod pooled;
 mod ports;
@@ -68,6 +69,10 @@ pub use http::{
 };
 pub use known::{Entry, Known, ResourceIndex};
 pub use mount::Mount;
+pub use policy::{
+    Advice, Advisor, PolicyDesk, contents, failed, members_of, policy_uri, resource_not_found,
+    resources, structured, text_argument, tools as policy_tools,
+};
 pub use pool::Mounts;
 pub use pooled::{MAX_CALLS, Pooled};
 pub use ports::{CurrentChain, MountPorts, Mounted, Origin, Transports, Unsolicited};

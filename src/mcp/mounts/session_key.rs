@@ -43,7 +43,10 @@ impl SessionKey {
     pub(super) fn shared(version: Version, capabilities: &RawValue, kind: &ServerKind) -> Self {
         let is_attributed = match kind {
             ServerKind::Http(settings) => settings.transport == HttpTransport::Streamable,
-            ServerKind::Stdio(_) | ServerKind::CodingSidecar(_) | ServerKind::E2b(_) => false,
+            ServerKind::Stdio(_)
+            | ServerKind::CodingSidecar(_)
+            | ServerKind::E2b(_)
+            | ServerKind::Policy(_) => false,
         };
         let given = Members::read(capabilities).unwrap_or_default();
         let mut declared = ObjectText::default();

@@ -7,6 +7,7 @@ use addons::mcp::{Confine, E2bSettings, McpMetrics, ServerKind, ServerSettings, 
 
 use super::coding::CodingTransport;
 use super::http::{HttpParts, HttpTransport};
+use super::policy::{PolicyDesk, PolicyTransport};
 use super::process::{E2b, Local, Machine, ProcessManager, Runtime, Spawner};
 use super::stdio::{StdioPorts, StdioTransport};
 use super::{Transport, Transports};
@@ -21,20 +22,23 @@ pub struct ServerTransports {
     pub machine: Arc<Machine>,
     /// Parts that servers over HTTP share.
     pub http: HttpParts,
+    /// Parts that the policy servers share.
+    pub policies: Arc<PolicyDesk>,
     /// Counts changed definitions of tools. Creating a server's transport also creates the server's
     /// time series, with the value 0.
     pub metrics: McpMetrics,
 }
 
 /// Creates a process manager: [`Local`] for a stdio server, [`E2b`] for an e2b server. `None` for
-/// HTTP servers and coding sidecars, whose processes the gateway does not start.
+/// HTTP servers and coding sidecars, whose processes the gateway does not start, and for the gateway's
+/// own servers.
 pub fn process_manager(
     kind: &ServerKind,
     spawner: &Spawner,
     machine: &Arc<Machine>,
 ) -> Option<Arc<dyn ProcessManager>> {
     match kind {
-        ServerKind::Http(_) | ServerKind::CodingSidecar(_) => None,
+        ServerKind::Http(_) | ServerKind::CodingSidecar(_) | ServerKind::Policy(_) => None,
         ServerKind::Stdio(_) => Some(Arc::new(Local::new(spawner, machine))),
         ServerKind::E2b(_) => Some(Arc::new(E2b)),
     }
@@ -50,6 +54,9 @@ impl Transports for ServerTransports {
             ServerKind::CodingSidecar(settings) => {
                 let service = &self.http.service;
                 return Arc::new(CodingTransport::new(service, server, settings));
+            }
+            ServerKind::Policy(policy) => {
+                return Arc::new(PolicyTransport::new(&self.policies, *policy));
             }
             ServerKind::Stdio(settings) => (settings.clone(), Runtime::Local),
             ServerKind::E2b(settings) => (of_e2b(settings), Runtime::E2b),

@@ -3,7 +3,6 @@
 //! paths of packages and data documents.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -52,8 +51,13 @@ impl Default for Manifest {
 
 impl Bundle {
     /// Reads a directory or an archive. Blocks.
-    pub fn read(path: &Path) -> Result<Self, LoadError> {
-        let files = Files::read(path)?;
+    #[cfg(test)]
+    pub fn read(path: &std::path::Path) -> Result<Self, LoadError> {
+        Self::of(Files::read(path)?)
+    }
+
+    /// Parses the files of a bundle.
+    pub fn of(files: Files) -> Result<Self, LoadError> {
         let mut bundle = Self {
             policies: Vec::new(),
             data: Value::Object(Map::new()),

@@ -43,6 +43,12 @@ pub enum LoadError {
     /// The errors of regorus name file, line and column.
     #[error("{0}")]
     Policy(String),
+    /// The policy that people set cannot be read: its path and the reason.
+    #[error(
+        "{0}, the policy that people set, cannot be read: {1}; restore it from a backup, or return to \
+         the bundle with: unified-proxy mcp policy reset"
+    )]
+    Stored(String, io::Error),
     /// The bundle has no policy.
     #[error("the bundle has no .rego file")]
     Empty,

@@ -25,6 +25,9 @@ const MAX_ENTRIES: usize = 4096;
 /// are the path of the data.
 const MAX_DEPTH: usize = 16;
 
+/// The name of the file with a policy that people set.
+const POLICY: &str = "policy.rego";
+
 /// The files of a bundle by path from its root. Directories are separated by `/`.
 #[derive(Debug, Default)]
 pub struct Files {
@@ -59,6 +62,15 @@ impl BundleFiles {
 }
 
 impl Files {
+    /// The files of a bundle with one policy.
+    pub fn of_policy(source: &str) -> Self {
+        let file = (POLICY.to_owned(), source.as_bytes().to_vec());
+        Self {
+            content: [file].into(),
+            bytes: 0,
+        }
+    }
+
     /// Reads a directory or an archive. Blocks.
     pub fn read(path: &Path) -> Result<Self, LoadError> {
         let metadata = metadata(path)?;

@@ -15,13 +15,14 @@ use addons::mcp::{
 use super::bundle::Bundle;
 use super::command::{CommandEvaluator, LoadedCommand, MAX_VARIABLE_BYTES, Source};
 use super::error::LoadError;
-use super::files::BundleFiles;
+use super::files::{BundleFiles, Files};
 use super::program::Program;
+use super::text::{self, Stored};
 use super::{LoadedBundle, PolicyParts, RegoEvaluator};
 use crate::mcp::mounts::find_program;
+use crate::snapshot::PolicyText;
 
 /// The policies of one configuration.
-#[derive(Default)]
 pub struct Policies {
     pub(super) bundles: Vec<LoadedBundle>,
     /// The command that judges messages; then there are no bundles.
@@ -30,6 +31,8 @@ pub struct Policies {
     pub unloaded: Vec<Unloaded>,
     /// The files of all policies, as they were before the policies were read.
     pub files: BundleFiles,
+    /// The text of the policies.
+    pub text: Arc<PolicyText>,
 }
 
 /// A policy that could not be loaded.
@@ -42,28 +45,51 @@ pub struct Unloaded {
 }
 
 impl Policies {
-    /// Reads the bundles and compiles them, or reads the source of the command; blocks.
-    pub fn load(settings: &PoliciesSettings) -> Self {
-        let bundles = settings.bundles.iter().map(|bundle| &bundle.path);
-        let source = settings.command.iter().flat_map(|one| &one.source);
-        let files = BundleFiles::of(bundles.chain(source).cloned());
-        let mut unloaded = Vec::new();
-        let mut failed = |settings, error| unloaded.push(Unloaded { settings, error });
-        let bundles = settings.bundles.iter().map(|bundle| {
-            let program = load(bundle)
-                .map_err(|error| failed(Policy::Bundle(bundle.clone()), error))
-                .ok();
-            let settings = bundle.clone();
+    /// Reads the bundles and compiles them, or reads the source of the command; blocks. A policy that
+    /// people stored in `data_dir` replaces the bundle that `policies.editable` names.
+    pub fn load(policies: &PoliciesSettings, data_dir: Option<&Path>) -> Self {
+        let paths = policies.bundles.iter().map(|bundle| &bundle.path);
+        let source = policies.command.iter().flat_map(|one| &one.source);
+        let files = BundleFiles::of(paths.chain(source).cloned());
+        let stored = Stored::read(policies, data_dir);
+        let (mut unloaded, mut texts) = (Vec::new(), Vec::new());
+        let bundles = policies.bundles.iter().map(|settings| {
+            let is_editable = policies.editable.as_ref() == Some(&settings.id);
+            let read = match &stored {
+                Some(stored) if is_editable => stored.files(),
+                _ => Files::read(&settings.path),
+            };
+            if policies.shows_text() && (is_editable || policies.editable.is_none()) {
+                texts.push((Arc::clone(&settings.id), text::of_files(read.as_ref())));
+            }
+            let failed = |error| {
+                let settings = Policy::Bundle(settings.clone());
+                unloaded.push(Unloaded { settings, error });
+            };
+            let program = read.and_then(|files| load(settings, files));
+            let program = program.map_err(failed).ok();
+            let settings = settings.clone();
             LoadedBundle { settings, program }
         });
         let bundles = bundles.collect();
-        let command = settings.command.as_ref().map(|command| {
-            let source = load_command(command)
-                .map_err(|error| failed(Policy::Command(command.clone()), error))
-                .ok();
-            LoadedCommand::new(command.clone(), source)
+        let command = policies.command.as_ref().map(|settings| {
+            let source = load_command(settings);
+            if policies.shows_text() {
+                texts.push((CommandPolicy::ID.into(), text::of_source(source.as_ref())));
+            }
+            let failed = |error| {
+                let settings = Policy::Command(settings.clone());
+                unloaded.push(Unloaded { settings, error });
+            };
+            LoadedCommand::new(settings.clone(), source.map_err(failed).ok())
         });
+        let problem = unloaded.iter().find(|one: &&Unloaded| {
+            let editable = policies.editable.as_ref();
+            editable.is_none_or(|id| **id == *one.settings.id())
+        });
+        let problem = problem.map(|one| one.error.to_string());
         Self {
+            text: text::joined(policies, texts, stored, problem).into(),
             bundles,
             command,
             unloaded,
@@ -122,9 +148,9 @@ impl Unloaded {
     }
 }
 
-/// Reads and compiles one bundle.
-fn load(settings: &BundleSettings) -> Result<Program, LoadError> {
-    let bundle = Bundle::read(&settings.path)?;
+/// Compiles one bundle.
+fn load(settings: &BundleSettings, files: Files) -> Result<Program, LoadError> {
+    let bundle = Bundle::of(files)?;
     let program = Program::compile(&bundle, &settings.entrypoint)?;
     tracing::info!(
         bundle = %settings.id,
@@ -168,4 +194,10 @@ fn read_source(path: &Path) -> Result<String, LoadError> {
         return Err(refused("contains a NUL character".to_owned()));
     }
     Ok(text)
+}
+
+/// Compiles a policy in place of a bundle, without an effect. Blocks.
+pub fn check(settings: &BundleSettings, source: &str) -> Result<(), LoadError> {
+    let bundle = Bundle::of(Files::of_policy(source))?;
+    Program::compile(&bundle, &settings.entrypoint).map(drop)
 }

@@ -53,6 +53,7 @@ impl DnsFixture {
         let snapshots = Arc::new(SnapshotStore::new(Snapshot {
             unloaded_policies: Vec::new(),
             call_policies: String::new(),
+            policy: Default::default(),
             network: Arc::new(Network {
                 generation: 1,
                 chain: chain(&containers, &log),

@@ -166,6 +166,7 @@ impl Fixture {
         let snapshot = Snapshot {
             unloaded_policies: Vec::new(),
             call_policies: String::new(),
+            policy: Default::default(),
             network: Arc::new(Network {
                 generation: 1,
                 chain: Arc::clone(&chain),

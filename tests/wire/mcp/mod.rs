@@ -17,6 +17,7 @@ mod lenient;
 mod library;
 mod modern;
 mod policies;
+mod policy_servers;
 mod reloads;
 mod server;
 mod telemetry;

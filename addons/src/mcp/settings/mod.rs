@@ -8,6 +8,7 @@ mod interceptor;
 mod names;
 mod overrides;
 mod policies;
+mod policy_servers;
 mod polis;
 mod process;
 mod servers;
@@ -23,11 +24,12 @@ use crate::contract::{Level, SecretFiles};
 pub use interceptor::{ContextSettings, InterceptorSettings};
 pub(super) use overrides::HINTS;
 pub use polis::PolisSettings;
-pub use tokens::{AgentToken, TokenSettings};
+pub use tokens::{AgentToken, HumanJwt, TokenSettings};
 pub use types::{
     Bundle, CodingEndpoint, CodingSettings, CommandPolicy, Confine, E2bSettings, HiddenValue,
     HttpSettings, HttpTransport, Injected, McpSettings, OnChange, OnUnavailable, OverrideRule,
-    OverrideRules, PoliciesSettings, Policy, Scope, ServerKind, ServerSettings, StdioSettings,
+    OverrideRules, PoliciesSettings, Policy, PolicyServer, Scope, ServerKind, ServerSettings,
+    StdioSettings,
 };
 pub use waits::PersonWaits;
 
@@ -71,11 +73,17 @@ impl McpSettings {
             at.report().warn_at(at.place(), message);
         }
         clients::ignore_in_file(&fields);
-        let servers = servers::read(&fields);
+        let mut servers = servers::read(&fields);
+        let policies = policies::read(&fields.section("policies"));
+        policy_servers::mount(&fields, &policies, waits.of(None), &mut servers);
         let overrides = overrides::read(&fields, &servers);
         let servers = servers.into_iter();
         let mounted = servers.filter_map(|(name, server)| Some((name, Arc::new(server?))));
-        let policies = policies::read(&fields.section("policies"));
+        if let Some(at) = tokens.find("agent") {
+            let message = "agent has no effect: this version does not implement access for \
+                           callers outside a container";
+            at.report().warn_at(at.place(), message);
+        }
         let on_definition_change = fields.or("on_definition_change", OnChange::Deny, |at| {
             at.one_of(&[("deny", OnChange::Deny), ("log", OnChange::Log)])
         });

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::command::evaluator;
-use super::{Bundle, OnUnavailable, PoliciesSettings, short_name};
+use super::{Bundle, OnUnavailable, PoliciesSettings, PolicyServer, policy_servers, short_name};
 use crate::contract::settings::{Fields, Setting};
 
 /// Default of `methods`.
@@ -49,12 +49,35 @@ pub(super) fn read(fields: &Fields<'_>) -> PoliciesSettings {
         Some(choice)
     });
     let (timeout, command) = evaluator(&fields.section("evaluator"), !bundles.is_empty());
+    let servers = policy_servers::read(fields);
+    let editable = fields.optional("editable", |at| editable(&at, &bundles));
+    if let (None, true, Some(at)) = (
+        &editable,
+        servers.contains(&PolicyServer::Proposer),
+        fields.find("servers"),
+    ) {
+        let message = "policy_proposer refuses every proposal: set policies.editable to the bundle \
+                       that a proposal replaces";
+        at.report().warn_at(at.place(), message);
+    }
     PoliciesSettings {
         bundles,
         command,
         timeout,
         on_unavailable,
+        servers,
+        editable,
     }
+}
+
+/// Reads the id of the bundle that people may replace.
+fn editable(at: &Setting<'_>, bundles: &[Bundle]) -> Option<Arc<str>> {
+    let id = at.text()?;
+    let found = bundles.iter().find(|bundle| &*bundle.id == id);
+    if found.is_none() {
+        at.refuse("must be the id of a bundle under policies.bundles");
+    }
+    found.map(|bundle| Arc::clone(&bundle.id))
 }
 
 fn bundle(at: &Setting<'_>) -> Option<Bundle> {

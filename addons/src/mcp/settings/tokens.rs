@@ -20,6 +20,8 @@ const MAX_TOKEN: usize = 4096;
 pub struct TokenSettings {
     /// The token of callers that are the built-in container `token-agent`; `None` switches it off.
     pub agent: Option<AgentToken>,
+    /// The tokens of people; `None` switches them off.
+    pub human_jwt: Option<Arc<HumanJwt>>,
 }
 
 /// Where a token comes from. Its `Debug` never shows the token.
@@ -35,6 +37,7 @@ impl TokenSettings {
     pub(super) fn read(fields: &Fields<'_>, files: &dyn SecretFiles) -> Self {
         Self {
             agent: fields.optional("agent", |at| agent(&at, files)),
+            human_jwt: HumanJwt::read(fields),
         }
     }
 }
@@ -95,4 +98,40 @@ impl fmt::Debug for AgentToken {
             Self::File(path, _) => write!(f, "File({})", path.display()),
         }
     }
+}
+
+/// The tokens (JWT) with which people on this machine call the policy servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HumanJwt {
+    /// The public keys of the issuer, as a JWK set (RFC 7517).
+    pub jwks_file: PathBuf,
+    /// The claim `iss` of every token.
+    pub issuer: Arc<str>,
+    /// A value that the claim `aud` of every token has.
+    pub audience: Arc<str>,
+}
+
+impl HumanJwt {
+    pub(super) fn read(tokens: &Fields<'_>) -> Option<Arc<Self>> {
+        let fields = tokens.find("human_jwt")?.fields()?;
+        let (file, issuer, audience) = (
+            fields.need("jwks_file").and_then(filled),
+            fields.need("issuer").and_then(filled),
+            fields.need("audience").and_then(filled),
+        );
+        Some(Arc::new(Self {
+            jwks_file: PathBuf::from(file?),
+            issuer: issuer?.into(),
+            audience: audience?.into(),
+        }))
+    }
+}
+
+fn filled(at: Setting<'_>) -> Option<&str> {
+    let text = at.text()?;
+    if text.is_empty() {
+        at.refuse("must not be empty");
+        return None;
+    }
+    Some(text)
 }

@@ -80,6 +80,46 @@ pub enum ServerKind {
     CodingSidecar(CodingSettings),
     /// A process in an e2b sandbox, which this version does not implement.
     E2b(E2bSettings),
+    /// A server of the gateway itself, from `policies.servers`.
+    Policy(PolicyServer),
+}
+
+/// A server of the gateway itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyServer {
+    /// The policy in force, for agents and people.
+    Reader {
+        /// Whether the tool `decide` is listed: `policies.expose_decide`.
+        decides: bool,
+    },
+    /// Decides questions and sets the policy; for people only, so that no container sees it.
+    Approver,
+    /// Proposes policies; for agents only.
+    Proposer,
+    /// Waits for people's decisions; for agents only.
+    Loop,
+}
+
+impl PolicyServer {
+    /// The name under which the server is mounted.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reader { .. } => "policy_reader",
+            Self::Approver => "policy_approver",
+            Self::Proposer => "policy_proposer",
+            Self::Loop => "loop",
+        }
+    }
+
+    /// Whether containers see the server.
+    pub const fn is_for_agents(self) -> bool {
+        !matches!(self, Self::Approver)
+    }
+
+    /// Whether people see the server.
+    pub const fn is_for_people(self) -> bool {
+        matches!(self, Self::Reader { .. } | Self::Approver)
+    }
 }
 
 /// A child process.
@@ -260,6 +300,25 @@ pub struct PoliciesSettings {
     pub timeout: Duration,
     /// The reaction if a bundle or the command could not be loaded.
     pub on_unavailable: OnUnavailable,
+    /// The mounted policy servers.
+    pub servers: Vec<PolicyServer>,
+    /// The id of the bundle that people may replace by another policy; `None`: no bundle.
+    pub editable: Option<Arc<str>>,
+}
+
+impl PoliciesSettings {
+    /// The name of the file with the policy's text, for the language of the evaluator.
+    pub const fn file_name(&self) -> &'static str {
+        match self.command {
+            Some(_) => "policy.py",
+            None => "policy.rego",
+        }
+    }
+
+    /// Whether the text of the policies is shown or replaced.
+    pub fn shows_text(&self) -> bool {
+        self.editable.is_some() || !self.servers.is_empty()
+    }
 }
 
 impl Default for PoliciesSettings {
@@ -269,6 +328,8 @@ impl Default for PoliciesSettings {
             command: None,
             timeout: Duration::from_millis(500),
             on_unavailable: OnUnavailable::Deny,
+            servers: Vec::new(),
+            editable: None,
         }
     }
 }

@@ -54,10 +54,11 @@ impl Fixture {
         let registry = Registry::new();
         let metrics = Arc::new(PolicyMetrics::new(&registry).unwrap());
         let threads = Arc::new(PolicyThreads::start().unwrap());
-        let mut policies = Policies::load(&PoliciesSettings {
+        let settings = PoliciesSettings {
             bundles: settings,
             ..PoliciesSettings::default()
-        });
+        };
+        let mut policies = Policies::load(&settings, None);
         let unloaded = std::mem::take(&mut policies.unloaded);
         let bundles = policies.bundles;
         Self {

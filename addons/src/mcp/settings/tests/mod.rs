@@ -2,6 +2,7 @@ mod errors;
 mod hidden_values;
 mod native;
 mod other_forms;
+mod policy_servers;
 mod properties;
 mod warnings;
 
