@@ -228,8 +228,15 @@ impl App {
         let egress = Arc::new(EgressListeners::new(socket_dir));
         let out = (Arc::clone(&egress), Arc::clone(&registry));
         let children = (spawner, machine);
-        let (gateway, operator) =
-            mcp::gateway(&service, &config, definitions, children, out, desk, &metrics)?;
+        let (gateway, operator) = mcp::gateway(
+            &service,
+            &config,
+            definitions,
+            children,
+            out,
+            desk,
+            &metrics,
+        )?;
         let servers = Arc::clone(operator.core.mounts());
         let checks = Checks {
             addons: addons.clone(),

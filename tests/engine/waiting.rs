@@ -161,7 +161,12 @@ fn gateway_to_nothing(service: &Service, metrics: &prometheus::Registry) -> Gate
     let policies = PolicyKeeper::new(Arc::clone(&ledger), current, || Ok(()));
     let desk = PolicyDesk::new(&policies, &ledger, CancellationToken::new());
     let people = People::new(&desk);
-    Gateway::new(core, people, GatewayMetrics::new(metrics).unwrap(), registry)
+    Gateway::new(
+        core,
+        people,
+        GatewayMetrics::new(metrics).unwrap(),
+        registry,
+    )
 }
 
 /// A proxy and a DNS server whose chain has a [`Waiter`].

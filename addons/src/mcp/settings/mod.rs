@@ -79,11 +79,6 @@ impl McpSettings {
         let overrides = overrides::read(&fields, &servers);
         let servers = servers.into_iter();
         let mounted = servers.filter_map(|(name, server)| Some((name, Arc::new(server?))));
-        if let Some(at) = tokens.find("agent") {
-            let message = "agent has no effect: this version does not implement access for \
-                           callers outside a container";
-            at.report().warn_at(at.place(), message);
-        }
         let on_definition_change = fields.or("on_definition_change", OnChange::Deny, |at| {
             at.one_of(&[("deny", OnChange::Deny), ("log", OnChange::Log)])
         });
