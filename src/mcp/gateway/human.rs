@@ -19,7 +19,14 @@ const MAX_VALUES: usize = 10_000;
 /// The token with which a request claims to come from a person; `None` for a request without one, and
 /// if no tokens are configured.
 pub fn claimed(request: &OriginRequest) -> Option<String> {
-    request.snapshot.config.addons.mcp.tokens.human_jwt.as_ref()?;
+    request
+        .snapshot
+        .config
+        .addons
+        .mcp
+        .tokens
+        .human_jwt
+        .as_ref()?;
     let fields = request.head.headers.get_all(AUTHORIZATION).iter();
     let mut tokens = fields.filter_map(|field| {
         let (scheme, credential) = field.to_str().ok()?.trim().split_once(' ')?;
