@@ -7,14 +7,12 @@ use addons::contract::{
     CLAUDE_CODE, Container, Denial, Direction, Effect, Executing, Frame, Handover, INTERCEPTOR,
     Intercept, LiveFlow, McpTarget, PolicyMetadata, RedactedArguments, SpanParent,
 };
-use addons::json::Members;
 use addons::mcp::OpenQuestion;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::super::contexts::{NoContext, RequestContext, Tool};
 use super::intercepted_tool::Found;
 use super::judged_call::{JudgedCall, Refused};
-use super::params::quote;
 use super::people::hold;
 use super::results::into_outcome;
 use super::{Caller, Core, Outcome, record_end};
@@ -199,7 +197,7 @@ impl Core {
         let direction = Direction::ToServer;
         let frame = match found {
             Some(found) => {
-                let Some(params) = named(params.as_deref(), &found.definition.name) else {
+                let Some(params) = found.params(params.as_deref()) else {
                     let denial = Denial::malformed("the params are not an object");
                     return Err(Box::new(Refused { live, denial }));
                 };
@@ -398,10 +396,4 @@ impl Core {
         let limits = &(self.rules)().settings.context;
         self.contexts.keep(container, context, limits);
     }
-}
-
-/// The params with the server's own name of the tool; `None` if they are not an object.
-fn named(params: Option<&RawValue>, name: &str) -> Option<Box<RawValue>> {
-    let members = Members::read(params?).ok()?;
-    RawValue::from_string(members.with("name", &quote(name))).ok()
 }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use addons::contract::{
     Annotations, CLAUDE_CODE, Code, Definition, Denial, HeldMemory, INTERCEPTOR, McpTarget, Pin,
 };
+use addons::json::Members;
 use serde_json::json;
-use serde_json::value::to_raw_value;
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::super::contexts::Tool;
+use super::params::quote;
 use super::{Caller, Core, List};
 
 /// The longest name of a tool, in bytes.
@@ -24,6 +26,13 @@ pub(super) struct Found {
 }
 
 impl Found {
+    /// The params with the server's own name of the tool; `None` if they are not an object.
+    pub fn params(&self, params: Option<&RawValue>) -> Option<Box<RawValue>> {
+        let members = Members::read(params?).ok()?;
+        let name = quote(&self.definition.name);
+        RawValue::from_string(members.with("name", &name)).ok()
+    }
+
     pub fn target(&self) -> McpTarget {
         McpTarget::Tool {
             server: Arc::clone(&self.server),

@@ -465,3 +465,55 @@ fn a_policy_that_calls_walk_accepts_only_smaller_inputs() {
     let input = json!({"a": serde_json::from_str::<serde_json::Value>(&deep).unwrap()});
     assert_eq!(decided(&program(walking), &input), "Ask: ");
 }
+
+#[test]
+fn a_policy_that_reads_more_than_the_result_depends_on_the_call() {
+    testkit::each_row(
+        [
+            ("decision := \"allow\"", false),
+            (
+                "decision := \"deny_continue\" if input.result.isError",
+                false,
+            ),
+            (
+                "decision := \"redact\" if contains(json.marshal(input[\"result\"]), \"x\")",
+                false,
+            ),
+            ("decision := input.phase", false),
+            ("decision := \"allow\" if input.tool == \"x\"", true),
+            ("decision := \"allow\" if input[\"agent_id\"]", true),
+            ("decision := \"allow\" if { some key; input[key] }", true),
+            ("decision := \"allow\" if input.result[input.tool]", true),
+            (
+                "decision := \"allow\" if object.get(input, \"tool\", 1) == 2",
+                true,
+            ),
+            (
+                "decision := \"allow\" if helper(input)\nhelper(x) if x.tool",
+                true,
+            ),
+        ],
+        |(rules, depends)| {
+            let program = Program::compile(&bundle(rules), "mcp/authz").unwrap();
+            assert_eq!(program.depends_on_call(), depends, "{rules}");
+        },
+    );
+}
+
+#[test]
+fn metadata_is_a_short_object_or_left_out() {
+    testkit::each_row(
+        [
+            ("{\"a\": 1}", Some("{\"a\":1}")),
+            ("\"text\"", None),
+            ("{\"a\": input.long}", None),
+        ],
+        |(metadata, expected)| {
+            let rules = format!("decision := \"allow\"\nmetadata := {metadata}");
+            let program = Program::compile(&bundle(&rules), "mcp/authz").unwrap();
+            let input = json!({ "long": "x".repeat(5000) });
+            let answer = program.evaluate(&parsed(&input), None).unwrap();
+            assert_eq!(answer.metadata.as_deref().map(|one| one.get()), expected);
+        },
+    );
+}
