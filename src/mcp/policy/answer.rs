@@ -180,22 +180,30 @@ mod tests {
     fn one_json_object_with_a_known_decision_is_an_answer() {
         each_row(
             [
-                (r#"{"decision": "allow"}"#, "allow None None"),
+                (r#"{"decision": "allow"}"#, "allow None None None"),
                 (
                     " {\"decision\":\"ask\",\"reason\":\"why\"}\n",
-                    "ask Some(\"why\") None",
+                    "ask Some(\"why\") None None",
                 ),
                 (
                     r#"{"decision":"deny_abort","rationale":"r","x":[1]}"#,
-                    "deny_abort Some(\"r\") None",
+                    "deny_abort Some(\"r\") None None",
                 ),
                 (
                     r#"{"decision":"redact","modified":{"n":1.50}}"#,
-                    r#"redact None Some("{\"n\":1.50}")"#,
+                    r#"redact None Some("{\"n\":1.50}") None"#,
                 ),
                 (
                     r#"{"decision":"allow","modified":{"n":1},"reason":null}"#,
-                    "allow None None",
+                    "allow None None None",
+                ),
+                (
+                    r#"{"decision":"allow","metadata":{"n":1}}"#,
+                    r#"allow None None Some("{\"n\":1}")"#,
+                ),
+                (
+                    r#"{"decision":"allow","metadata":[1]}"#,
+                    "allow None None None",
                 ),
             ],
             |(printed, expected)| {
@@ -203,9 +211,12 @@ mod tests {
                     effect,
                     reason,
                     modified,
+                    metadata,
                 } = read_printed(printed.as_bytes()).unwrap();
                 let modified = modified.as_ref().map(|modified| modified.get());
-                let found = format!("{} {reason:?} {modified:?}", effect.as_str());
+                let metadata = metadata.as_ref().map(|metadata| metadata.get());
+                let effect = effect.as_str();
+                let found = format!("{effect} {reason:?} {modified:?} {metadata:?}");
                 assert_eq!(found, expected);
             },
         );

@@ -51,7 +51,7 @@ impl Fixture {
         fs::write(directory.path().join("mcp.yaml"), mcp.to_string()).unwrap();
         let config = load_with(directory.path(), Profile::Serve, &|_| None).unwrap();
         let settings = &config.addons.mcp.policies;
-        let policies = Policies::load(settings);
+        let policies = Policies::load(settings, None);
         assert!(policies.unloaded.is_empty(), "{:?}", policies.unloaded);
         let certificates = directory.path().join("certs");
         fs::create_dir(&certificates).unwrap();
