@@ -53,7 +53,7 @@ fn a_policy_that_cannot_be_loaded_degrades_the_gateway_even_with_on_unavailable_
             assert_eq!((reply.status, &health["status"]), (503, &json!("degraded")));
             assert_eq!(
                 health["checks"],
-                json!({ "gateway": true, "policy_engine": false })
+                json!({ "gateway": true, "interceptor": true, "policy_engine": false })
             );
             // The failed check does not degrade the health of the proxy itself.
             let health = gateway.proxy.health();

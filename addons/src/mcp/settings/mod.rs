@@ -3,6 +3,7 @@
 mod clients;
 mod coding;
 mod command;
+mod hidden;
 mod http;
 mod interceptor;
 mod names;
@@ -21,15 +22,15 @@ use std::sync::Arc;
 use crate::contract::settings::{Fields, Files, Setting, check_version};
 use crate::contract::{Level, SecretFiles};
 
+pub use hidden::HiddenValue;
 pub use interceptor::{ContextSettings, InterceptorSettings};
 pub(super) use overrides::HINTS;
 pub use polis::PolisSettings;
 pub use tokens::{AgentToken, HumanJwt, TokenSettings};
 pub use types::{
-    Bundle, CodingEndpoint, CodingSettings, CommandPolicy, Confine, E2bSettings, HiddenValue,
-    HttpSettings, HttpTransport, Injected, McpSettings, OnChange, OnUnavailable, OverrideRule,
-    OverrideRules, PoliciesSettings, Policy, PolicyServer, Scope, ServerKind, ServerSettings,
-    StdioSettings,
+    Bundle, CodingEndpoint, CodingSettings, CommandPolicy, Confine, E2bSettings, HttpSettings,
+    HttpTransport, Injected, McpSettings, OnChange, OnUnavailable, OverrideRule, OverrideRules,
+    PoliciesSettings, Policy, PolicyServer, Scope, ServerKind, ServerSettings, StdioSettings,
 };
 pub use waits::PersonWaits;
 

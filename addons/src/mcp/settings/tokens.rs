@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-use super::HiddenValue;
+use super::hidden::HiddenValue;
 use crate::contract::settings::{Fields, Setting};
 use crate::contract::{SecretFiles, SecretSource};
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use zeroize::Zeroizing;
 
+use super::hidden::HiddenValue;
 use super::interceptor::{ContextSettings, InterceptorSettings};
 use super::tokens::TokenSettings;
 use super::waits::PersonWaits;
@@ -211,22 +211,6 @@ pub struct E2bSettings {
     pub command: Vec<HiddenValue>,
     /// The template of the sandbox, if the file names one.
     pub template: Option<String>,
-}
-
-/// Text that may contain a secret; its `Debug` output is redacted.
-#[derive(Clone, PartialEq, Eq)]
-pub struct HiddenValue(pub Zeroizing<String>);
-
-impl HiddenValue {
-    pub(super) fn of(text: &str) -> Self {
-        Self(text.to_owned().into())
-    }
-}
-
-impl fmt::Debug for HiddenValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("…")
-    }
 }
 
 /// Whether containers share the sessions of a server.

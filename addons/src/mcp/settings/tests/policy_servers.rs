@@ -106,13 +106,12 @@ fn tokens_of_people_have_a_file_of_keys_an_issuer_and_an_audience() {
 }
 
 #[test]
-fn a_proposer_without_an_editable_bundle_and_the_token_of_agents_are_warned_about() {
-    let text = "version: 1\npolicies: { servers: [policy_proposer] }\ntokens: { agent: secret }";
+fn a_proposer_without_an_editable_bundle_is_warned_about() {
+    let text = "version: 1\npolicies: { servers: [policy_proposer] }";
     let (settings, _, warnings) = read_with(text, &[]).unwrap();
     assert_eq!(settings.servers.len(), 1);
     assert!(
         warnings[0].contains("policy_proposer refuses every proposal"),
         "{warnings:?}"
     );
-    assert!(warnings[1].contains("agent has no effect"), "{warnings:?}");
 }
