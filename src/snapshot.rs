@@ -54,6 +54,9 @@ impl Default for PolicyText {
     }
 }
 
+/// The id of a bundle, and its text or why there is none to show.
+type Base<'p> = (&'p Arc<str>, Result<&'p Arc<str>, &'p String>);
+
 impl PolicyText {
     /// Whether the policy in the data directory is in force, if there is one.
     pub fn is_stored_policy_loaded(&self) -> bool {
@@ -61,7 +64,7 @@ impl PolicyText {
     }
 
     /// The text of the policy that people may replace, with the id of its bundle.
-    pub fn base(&self) -> Option<(&Arc<str>, Result<&Arc<str>, &String>)> {
+    pub fn base(&self) -> Option<Base<'_>> {
         Some((self.editable.as_ref()?, self.text.as_ref()))
     }
 }

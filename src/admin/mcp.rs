@@ -125,8 +125,11 @@ pub(super) async fn request(
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
 
-/// Reads a body with one request: its id, method and params.
-pub(super) fn read_request(body: &[u8]) -> Result<(Id, Arc<str>, Option<Box<RawValue>>), ApiError> {
+/// The id, method and params of a request.
+type RequestParts = (Id, Arc<str>, Option<Box<RawValue>>);
+
+/// Reads a body with one request.
+pub(super) fn read_request(body: &[u8]) -> Result<RequestParts, ApiError> {
     let message = Message::parse(body, MAX_VALUES);
     let message = message.map_err(|error| ApiError::Invalid(format!("Invalid body: {error}")))?;
     match message {

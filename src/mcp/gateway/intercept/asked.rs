@@ -55,9 +55,8 @@ pub fn id(members: &Members<'_>, key: &str) -> Result<Option<Box<str>>, Denial> 
         return Ok(None);
     };
     match members.text(key) {
-        Some(text) if text.len() <= MAX_ID => {
-            Ok(Some((&*text).into()).filter(|id: &Box<str>| !id.is_empty()))
-        }
+        Some(text) if text.is_empty() => Ok(None),
+        Some(text) if text.len() <= MAX_ID => Ok(Some((&*text).into())),
         _ => Err(invalid(&format!(
             "`{key}` must be a text of at most {MAX_ID} bytes, and is {json:.32}"
         ))),

@@ -39,7 +39,7 @@ fn unlisted(name: &str, arguments: &str) -> Frame {
         "tools/call",
         Some(raw(params)),
     );
-    frame.of_tool(tool(&json!({ "name": name }).to_string()))
+    frame.of_tool(tool(json!({ "name": name }).to_string()))
 }
 
 fn unattributed(result: Value) -> Frame {
@@ -222,7 +222,7 @@ proptest! {
         if is_response {
             let outcome = ok(payload.clone());
             let mut frame = Frame::response(Direction::ToServer, built_in(&name), "tools/call", outcome)
-                .of_tool(tool(&json!({ "name": name }).to_string()));
+                .of_tool(tool(json!({ "name": name }).to_string()));
             run(gate.addon.judge_response(&mut flow, &mut frame)).unwrap();
         } else {
             run(gate.request(&mut flow, &mut unlisted(&name, &payload.to_string()))).unwrap();
