@@ -99,6 +99,9 @@ pub enum Command {
     /// Kill what an unconfined command leaves when it ends
     #[command(name = sandbox::SUPERVISOR, hide = true)]
     SandboxSupervisor,
+    /// Start an unconfined command in a PID namespace
+    #[command(name = sandbox::INIT, hide = true)]
+    SandboxInit,
     /// The interception CA
     #[command(subcommand)]
     Ca(ca::CaCommand),

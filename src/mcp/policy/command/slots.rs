@@ -12,6 +12,9 @@ use crate::mcp::policy::turns::Turns;
 const MAX_OF_CONTAINER: usize = 4;
 /// Limit on the commands that run at once.
 const MAX_SLOTS: usize = 16;
+/// The last slots, which only containers without a slot get, so that a few containers cannot take
+/// all.
+const MAX_FIRST: usize = 4;
 
 /// Hands out slots to containers in turn.
 #[derive(Clone)]
@@ -46,9 +49,14 @@ impl Slots {
     ) -> Result<Slot, EvaluatorError> {
         let (sender, receiver) = oneshot::channel();
         self.0.lock().turns.push(container, sender, bytes)?;
+        let mut place = Place {
+            slots: self,
+            container,
+            receiver,
+        };
         self.advance();
         // Never fails: only a slot consumes the sender.
-        receiver.await.map_err(|_| EvaluatorError::Busy)
+        (&mut place.receiver).await.map_err(|_| EvaluatorError::Busy)
     }
 
     /// Gives the free slots to those that wait.
@@ -58,13 +66,10 @@ impl Slots {
             if state.taken >= MAX_SLOTS {
                 return;
             }
-            let Some((container, waiting, bytes)) = state.turns.begin() else {
+            let is_first = state.taken >= MAX_SLOTS - MAX_FIRST;
+            let Some((container, waiting, bytes)) = state.turns.begin(is_first) else {
                 return;
             };
-            if waiting.is_closed() {
-                state.turns.end(&container, bytes);
-                continue;
-            }
             state.taken = state.taken.saturating_add(1);
             // Dropping a slot takes the lock.
             drop(state);
@@ -76,6 +81,22 @@ impl Slots {
                 bytes,
             });
         }
+    }
+}
+
+/// The place of a caller that waits. Dropping it removes the caller from the queue.
+struct Place<'a> {
+    slots: &'a Slots,
+    container: &'a ContainerId,
+    receiver: oneshot::Receiver<Slot>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.receiver.close();
+        let is_wanted = |waiting: &oneshot::Sender<_>| !waiting.is_closed();
+        let mut state = self.slots.0.lock();
+        state.turns.retain(self.container, is_wanted);
     }
 }
 
