@@ -58,8 +58,7 @@ pub fn run_init() -> ExitCode {
         Err(refused) => {
             let launcher = Channel::take_stdout();
             // Fails if the launcher has ended.
-            let _ = launcher
-                .map(|launcher| launcher.send(&SandboxMessage::Refused(refused), &[]));
+            let _ = launcher.map(|launcher| launcher.send(&SandboxMessage::Refused(refused), &[]));
             ExitCode::from(code::SOFTWARE)
         }
     }

@@ -107,9 +107,7 @@ fn effect(decision: &str) -> Result<Effect, String> {
     })
 }
 
-fn of_members(
-    [decision, reason, modified, metadata]: [Value; 4],
-) -> Result<Answer, String> {
+fn of_members([decision, reason, modified, metadata]: [Value; 4]) -> Result<Answer, String> {
     let decision = match decision {
         Value::Undefined => {
             return Ok(Answer {
@@ -152,8 +150,9 @@ fn bounded_metadata(metadata: &RawValue) -> Option<Box<RawValue>> {
 /// Converts `modified` to the JSON that replaces the message's arguments, params, result or error.
 fn replacement(modified: Value) -> Result<Box<RawValue>, String> {
     match modified {
-        object @ Value::Object(_) => serde_json::value::to_raw_value(&object)
-            .map_err(|error| error.to_string()),
+        object @ Value::Object(_) => {
+            serde_json::value::to_raw_value(&object).map_err(|error| error.to_string())
+        }
         Value::Undefined => Err(wrong(NOTHING_MODIFIED)),
         _ => Err(wrong("`modified` is not an object")),
     }

@@ -103,7 +103,11 @@ impl<J> Turns<J> {
     /// Takes the next job, of the container whose turn it is, and the size of its input. The job
     /// runs until [`Turns::end`]. With `is_first`, only a container of which no job runs has a turn.
     pub fn begin(&mut self, is_first: bool) -> Option<(ContainerId, J, usize)> {
-        let runs = |container| self.lanes.get(container).is_some_and(|lane| lane.running > 0);
+        let runs = |container| {
+            self.lanes
+                .get(container)
+                .is_some_and(|lane| lane.running > 0)
+        };
         let mut order = self.order.iter();
         let next = order.position(|container| !is_first || !runs(container))?;
         let container = self.order.remove(next)?;

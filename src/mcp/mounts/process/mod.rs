@@ -21,12 +21,12 @@ use zeroize::Zeroizing;
 
 pub use children::{ChildPlace, Children, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, RunningChild};
 pub use e2b::E2b;
-use launch::StartSandbox;
 pub use launch::Spawner;
+use launch::StartSandbox;
 pub use local::Local;
 pub use running::RunningProgram;
 pub use stderr::Secrets;
-pub use view::{Machine, find_program};
+pub use view::Machine;
 
 use super::{MessageMemory, MountError};
 use crate::sandbox::{self, Limits};

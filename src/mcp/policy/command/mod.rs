@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 use zeroize::Zeroizing;
 
 use super::answer::{self, Answer};
+use super::error::LoadError;
 use super::files::digest;
 use super::metrics::{FAILED, PolicyMetrics, TIMED_OUT, UNAVAILABLE};
 use super::program::{MAX_INPUT_BYTES, left};
@@ -60,11 +61,26 @@ struct Loaded {
 }
 
 impl LoadedCommand {
-    /// A command with its source; `None` if it could not be loaded.
-    pub fn new(settings: CommandPolicy, source: Option<Source>) -> Self {
+    /// A command with its source. Fails if it could not be started on this machine. Blocks.
+    pub fn load(
+        settings: &CommandPolicy,
+        source: Source,
+        machine: &Machine,
+    ) -> Result<Self, LoadError> {
+        let loaded = Loaded::new(settings, source);
+        let checked = machine.check_program(&loaded.program);
+        checked.map_err(LoadError::Program)?;
+        Ok(Self {
+            loaded: Some(loaded),
+            ..Self::unloaded(settings)
+        })
+    }
+
+    /// A command that could not be loaded.
+    pub fn unloaded(settings: &CommandPolicy) -> Self {
         Self {
-            loaded: source.map(|source| Loaded::new(&settings, source)),
-            settings,
+            settings: settings.clone(),
+            loaded: None,
         }
     }
 
@@ -156,8 +172,7 @@ impl CommandRunner {
         let _kills_when_dropped = unwanted.clone().drop_guard();
         let (spawner, machine) = (self.spawner.clone(), Arc::clone(&self.machine));
         let running = async move {
-            let (ran, sandbox) =
-                run(&spawner, &machine, program, &secrets, input, unwanted).await;
+            let (ran, sandbox) = run(&spawner, &machine, program, &secrets, input, unwanted).await;
             // Fails if the caller has stopped waiting.
             let _ = sender.send(ran);
             if let Some(sandbox) = sandbox {
@@ -170,6 +185,11 @@ impl CommandRunner {
         receiver
             .await
             .unwrap_or_else(|_| Ran::failed("the task that runs it ended"))
+    }
+
+    /// What the commands may see.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
     }
 
     /// Waits until no process runs.

@@ -179,3 +179,20 @@ impl Tail {
             .to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_of_stderr_has_no_secret_and_no_part_of_one() {
+        let secrets = Secrets::among(["a-long-secret-value"].into_iter());
+        let mut tail = Tail::default();
+        tail.add(b"before a-long-secret-value after\n");
+        assert!(!tail.text(&secrets).contains("secret"));
+        // The cut is within the secret.
+        let end = [&b"-long-secret-value\n"[..], &[b'x'; MAX_STDERR - 19]].concat();
+        tail.add(&[b"a", &*end].concat());
+        assert_eq!(tail.text(&secrets), "x".repeat(MAX_STDERR - 19));
+    }
+}

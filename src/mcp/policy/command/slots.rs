@@ -56,7 +56,9 @@ impl Slots {
         };
         self.advance();
         // Never fails: only a slot consumes the sender.
-        (&mut place.receiver).await.map_err(|_| EvaluatorError::Busy)
+        (&mut place.receiver)
+            .await
+            .map_err(|_| EvaluatorError::Busy)
     }
 
     /// Gives the free slots to those that wait.
@@ -127,14 +129,19 @@ mod tests {
     }
 
     #[test]
-    fn a_container_gets_4_slots_and_all_containers_16() {
+    fn a_container_gets_4_slots_and_all_containers_16_of_which_the_last_4_are_first_ones() {
         let slots = Slots::default();
-        let mut taken: Vec<_> = (0..4).map(|_| now(&slots, "a").unwrap()).collect();
-        assert!(now(&slots, "a").is_none());
-        for number in 0..12 {
-            taken.push(now(&slots, &format!("b{}", number / 4)).unwrap());
+        let mut taken = Vec::new();
+        for of in ["a", "b", "c"] {
+            taken.extend((0..4).map(|_| now(&slots, of).unwrap()));
+            assert!(now(&slots, of).is_none());
         }
-        assert!(now(&slots, "c").is_none(), "all slots are taken");
+        for number in 0..4 {
+            let of = format!("d{number}");
+            taken.push(now(&slots, &of).unwrap());
+            assert!(now(&slots, &of).is_none(), "the last slots are for others");
+        }
+        assert!(now(&slots, "e").is_none(), "all slots are taken");
         taken.clear();
         assert!(slots.0.lock().turns.lanes.is_empty());
         assert_eq!(slots.0.lock().taken, 0);
@@ -176,12 +183,22 @@ mod tests {
         let first: Vec<_> = (0..4).map(|_| now(&slots, "a").unwrap()).collect();
         let refused = slots.take(&a, turns::MAX_BYTES_OF_CONTAINER).now_or_never();
         assert!(matches!(refused, Some(Err(EvaluatorError::Busy))));
-        for _ in 4..turns::MAX_OF_CONTAINER {
-            assert!(slots.take(&a, 1).now_or_never().is_none());
+        let mut waiting: Vec<_> = (4..turns::MAX_OF_CONTAINER)
+            .map(|_| Box::pin(slots.take(&a, 1)))
+            .collect();
+        for one in &mut waiting {
+            assert!((&mut *one).now_or_never().is_none());
         }
         let refused = slots.take(&a, 1).now_or_never();
         assert!(matches!(refused, Some(Err(EvaluatorError::Busy))));
+        drop(waiting);
+        assert_eq!(
+            slots.0.lock().turns.load.jobs,
+            4,
+            "those that left were removed"
+        );
         drop(first);
-        assert!(now(&slots, "a").is_some(), "those that left were removed");
+        assert!(now(&slots, "a").is_some());
+        assert!(slots.0.lock().turns.lanes.is_empty());
     }
 }
