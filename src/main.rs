@@ -16,8 +16,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let ended = match cli::parse() {
-        // These seven commands start a runtime themselves if they need one. The forwarder must begin
-        // with one thread: a process with several threads cannot enter a new user namespace.
+        // These eight commands start a runtime themselves if they need one. The forwarder
+        // and init must begin with one thread: a process with several threads cannot enter a new user namespace.
         Command::Run(run) => return run.run(),
         Command::RunAppliance => {
             return_freed_memory();
@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Command::SandboxEnter(enter) => return enter.run(),
         Command::SandboxSession { command } => return sandbox::run_session(&command),
         Command::SandboxSupervisor => return sandbox::run_supervisor(),
+        Command::SandboxInit => return sandbox::run_init(),
         Command::Serve(dir) => serve(dir.served(), None),
         Command::Dev(dev) => {
             let (config, options) = dev.into_options();

@@ -102,8 +102,8 @@ fn stdio(
     })
 }
 
-/// The file system of servers and policies that run as child processes. It lacks `files` (the directory of the
-/// configuration files), the data directory and the sockets.
+/// The file system of servers and policies that run as child processes. It lacks `files` (the
+/// directory of the configuration files), the data directory and the sockets.
 pub fn machine(config: &Config, files: &Path) -> Machine {
     let proxy = &config.proxy;
     let hidden = vec![

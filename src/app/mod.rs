@@ -207,7 +207,11 @@ impl App {
             provider,
             long_lived,
         };
-        let mut policies = Policies::load(&config.addons.mcp.policies, Some(&proxy.data_dir));
+        let mut policies = Policies::load(
+            &config.addons.mcp.policies,
+            Some(&proxy.data_dir),
+            commands.machine(),
+        );
         let policy_files = std::mem::take(&mut policies.files);
         let first = builder.build(1, Arc::clone(&config), None, policies)?;
         let snapshots = Arc::new(SnapshotStore::new(first));

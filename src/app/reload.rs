@@ -201,7 +201,8 @@ impl Reloader {
     /// changes.
     fn load_policies(&self, settings: &PoliciesSettings, report: &Report) -> Policies {
         let data_dir = &self.snapshots.current().config.proxy.data_dir;
-        let mut policies = Policies::load(settings, Some(data_dir));
+        let machine = self.builder.long_lived.policies.commands.machine();
+        let mut policies = Policies::load(settings, Some(data_dir), machine);
         *self.policy_files.lock() = std::mem::take(&mut policies.files);
         let known = &self.snapshots.current().unloaded_policies;
         let is_newly_unloaded =

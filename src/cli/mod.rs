@@ -31,6 +31,7 @@ use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
 use crate::config::{self, Config, DEV_STATE, Profile};
+use crate::mcp::Machine;
 use crate::mcp::policy::Policies;
 use crate::sandbox;
 
@@ -99,6 +100,9 @@ pub enum Command {
     /// Kill what an unconfined command leaves when it ends
     #[command(name = sandbox::SUPERVISOR, hide = true)]
     SandboxSupervisor,
+    /// Start an unconfined command in a PID namespace
+    #[command(name = sandbox::INIT, hide = true)]
+    SandboxInit,
     /// The interception CA
     #[command(subcommand)]
     Ca(ca::CaCommand),
@@ -175,8 +179,10 @@ fn load(dir: &ConfigDir) -> Result<Config, Failure> {
 /// warnings. If the configuration is invalid, the failure lists all errors.
 pub fn check(dir: &ConfigDir) -> Result<(), Failure> {
     let (dir, profile) = dir.here();
+    // The directories of the state are not known before the configuration is.
+    let machine = Machine::new(PathBuf::new(), vec![dir.clone()]);
     let config = config::load_checked(&dir, profile, |settings, report| {
-        for policy in Policies::load(&settings.mcp.policies, None).unloaded {
+        for policy in Policies::load(&settings.mcp.policies, None, &machine).unloaded {
             report.error(policy.config_error());
         }
     })?;

@@ -32,6 +32,8 @@ pub enum Subject {
     PolicyTimeout,
     /// An evaluation of a policy bundle that failed or gave no valid answer.
     PolicyFailure,
+    /// A message for which the queue of the policy has no place.
+    PolicyQueue,
     /// Request contexts that are removed, since there are too many.
     Context,
 }

@@ -13,15 +13,12 @@ use tokio::process::{Child, Command};
 
 use super::channel::{self, Channel};
 use super::spec::Spec;
-use super::{FORWARDER, SUPERVISOR};
+use super::{FORWARDER, INIT, SUPERVISOR};
 use crate::exit_code as code;
 
-/// How long the forwarder may take to end once PID 1 of its sandbox has ended. After that, the
-/// forwarder is killed.
-const END_LIMIT: Duration = Duration::from_millis(500);
-/// How long a supervisor may take to kill the processes that its command left. After that, the
-/// supervisor continues, but the launcher no longer waits for it.
-const SUPERVISOR_END_LIMIT: Duration = Duration::from_secs(5);
+/// How long [`Sandbox::end`] waits for the end of all processes. After that, a forwarder is killed; a
+/// supervisor goes on killing.
+const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a sandbox could not be made or was ended, with the exit code for it.
 #[derive(Clone, Debug, Deserialize, Error, PartialEq, Eq, Serialize)]
@@ -124,7 +121,6 @@ pub struct Sandbox {
     pub host_ports: Vec<u16>,
     /// The first process: the forwarder or the supervisor.
     forwarder: Child,
-    is_confined: bool,
     to_forwarder: Watched,
     pid1: Watched,
 }
@@ -144,6 +140,13 @@ pub fn start(program: &Path) -> Result<Sandbox, Refused> {
 /// killed, as in a sandbox.
 pub fn start_unconfined(program: &Path) -> Result<Sandbox, Refused> {
     start_as(program, SUPERVISOR, false)
+}
+
+/// Like [`start_unconfined`], in a PID namespace if this machine permits one. The kernel then kills
+/// the processes, also those that no supervisor could catch. Programs that become another user
+/// (setuid) may not work.
+pub fn start_in_pid_namespace(program: &Path) -> Result<Sandbox, Refused> {
+    start_as(program, INIT, false)
 }
 
 fn start_as(program: &Path, first: &str, is_confined: bool) -> Result<Sandbox, Refused> {
@@ -166,7 +169,6 @@ fn start_as(program: &Path, first: &str, is_confined: bool) -> Result<Sandbox, R
     Ok(Sandbox {
         host_ports: Vec::new(),
         forwarder,
-        is_confined,
         to_forwarder: Watched::new(to_forwarder).map_err(failed)?,
         pid1: Watched::new(pid1).map_err(failed)?,
     })
@@ -234,35 +236,24 @@ impl Sandbox {
         }
     }
 
-    /// Waits for the forwarder (up to `END_LIMIT`) or the supervisor (up to
-    /// `SUPERVISOR_END_LIMIT`) to end after the command. Then kills a forwarder that has not
-    /// ended.
-    pub async fn end(mut self) {
-        // The forwarder only has to reap PID 1.
-        let limit = if self.is_confined {
-            END_LIMIT
-        } else {
-            SUPERVISOR_END_LIMIT
-        };
-        let _ = tokio::time::timeout(limit, self.forwarder.wait()).await;
+    /// Kills all processes inside, and waits up to `END_LIMIT` until they are gone.
+    pub async fn end(self) {
+        let _ = tokio::time::timeout(END_LIMIT, self.gone()).await;
     }
 
-    /// Kills all processes inside, and waits up to `SUPERVISOR_END_LIMIT` for the end of the
-    /// forwarder.
-    pub async fn kill(self) {
+    /// Kills all processes inside, and waits until they are gone. The wait has no limit: a process
+    /// may wait for a device, or belong to another user.
+    pub async fn gone(self) {
         let Self {
             mut forwarder,
-            is_confined,
             to_forwarder,
             pid1,
             ..
         } = self;
+        // The forwarder kills PID 1 and reaps it, which the kernel permits once all others inside
+        // are gone. A supervisor ends after all descendants of its command.
         drop((to_forwarder, pid1));
-        if is_confined {
-            // Fails if the forwarder has ended.
-            let _ = forwarder.start_kill();
-        }
-        let _ = tokio::time::timeout(SUPERVISOR_END_LIMIT, forwarder.wait()).await;
+        let _ = forwarder.wait().await;
     }
 
     /// The reason why the sandbox ended before its command.

@@ -10,7 +10,8 @@
 //! namespaces, and carries bytes between loopback inside and the Unix listener outside. *PID 1* of
 //! the sandbox builds the root, drops every privilege and starts the command. The forwarder and PID
 //! 1 re-execute this binary, and each is killed when its parent ends. For a command that is not
-//! confined, [`start_unconfined`] starts a *supervisor* in place of these two processes.
+//! confined, [`start_unconfined`] starts a *supervisor* in place of these two processes, and
+//! [`start_in_pid_namespace`] an *init*, which starts the supervisor in a PID namespace.
 
 mod channel;
 mod diagnosis;
@@ -31,12 +32,15 @@ mod system_calls;
 
 pub use channel::Channel;
 pub use forwarder::run as run_forwarder;
-pub use handle::{Ending, Event, Refused, SELF_EXE, Sandbox, Signalled, start, start_unconfined};
+pub use handle::{
+    Ending, Event, Refused, SELF_EXE, Sandbox, Signalled, start, start_in_pid_namespace,
+    start_unconfined,
+};
 pub use pid1::{is_inside, run as run_pid1};
 pub use pseudo_terminal::PseudoTerminal;
 pub use session::run as run_session;
 pub use spec::{Access, Command, Entry, Limits, Spec, Terminal};
-pub use supervisor::run as run_supervisor;
+pub use supervisor::{run as run_supervisor, run_init};
 
 /// The port of the proxy on loopback inside the sandbox.
 pub const PROXY_PORT: u16 = 3128;
@@ -51,3 +55,5 @@ pub const PID1: &str = "sandbox-pid1";
 pub const SESSION: &str = "sandbox-session";
 /// The hidden subcommand of the supervisor of an unconfined command.
 pub const SUPERVISOR: &str = "sandbox-supervisor";
+/// The hidden subcommand of the process that starts a supervisor in a PID namespace.
+pub const INIT: &str = "sandbox-init";

@@ -3,6 +3,7 @@
 use std::fs;
 
 use nix::sched::{CloneFlags, unshare};
+use rustix::process::{Gid, Uid};
 
 use super::diagnosis;
 use super::handle::Refused;
@@ -23,6 +24,26 @@ pub fn enter() -> Result<(), Refused> {
             | CloneFlags::CLONE_NEWUTS,
     )
     .map_err(diagnosis::refused("entering new namespaces"))?;
+    map(user, group)
+}
+
+/// Makes the next child PID 1 of a new PID namespace. Enters a user namespace, too, if this process
+/// has no privilege to make the other. Returns whether this machine permits it; if not, nothing has
+/// changed. The calling process must have one thread, and can start no other afterwards.
+pub fn enter_pids() -> Result<bool, Refused> {
+    if unshare(CloneFlags::CLONE_NEWPID).is_ok() {
+        return Ok(true);
+    }
+    let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
+    if unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID).is_err() {
+        return Ok(false);
+    }
+    map(user, group)?;
+    Ok(true)
+}
+
+/// Maps this process's user and group in its new user namespace to the same numbers.
+fn map(user: Uid, group: Gid) -> Result<(), Refused> {
     let (user, group) = (user.as_raw(), group.as_raw());
     // The kernel requires `setgroups` to be denied before an unprivileged process writes its
     // gid_map.

@@ -4,7 +4,7 @@
 //! Paths are resolved from descriptors and never through a symbolic link, since another sandbox may
 //! replace files of a writable directory while this root is built.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,9 +24,9 @@ use super::spec::{Access, Entry};
 
 /// The directory where the new root is built; every machine has it.
 const BASE: &str = "/tmp";
-/// Options of the tmpfs for all scratch directories together. It holds at most half of the
-/// machine's memory; its contents can be swapped out.
-const SCRATCH_OPTIONS: &CStr = c"size=50%,nr_inodes=1m,mode=0755";
+/// Size of the tmpfs for all scratch directories together if the specification has no limit: half of
+/// the machine's memory. Its contents can be swapped out.
+const SCRATCH_SIZE: &str = "50%";
 /// Options of the root's own tmpfs, which holds a few directories and links.
 const ROOT_OPTIONS: &CStr = c"size=16m,mode=0755";
 
@@ -56,13 +56,13 @@ const HIDDEN_PROC: [&str; 9] = [
 ];
 
 /// Builds the file system and makes it the root of this process, which must be alone in its mount
-/// and PID namespaces. The old root is unmounted.
-pub fn build(entries: &[Entry]) -> io::Result<()> {
+/// and PID namespaces. `memory` limits its files in memory, in bytes. The old root is unmounted.
+pub fn build(entries: &[Entry], memory: Option<u64>) -> io::Result<()> {
     mount_change(
         "/",
         MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
     )?;
-    let mut tree = Tree::begin()?;
+    let mut tree = Tree::begin(memory)?;
     for entry in entries {
         tree.add(entry).map_err(|error| named(entry.at(), error))?;
     }
@@ -123,7 +123,7 @@ struct Tree {
 }
 
 impl Tree {
-    fn begin() -> io::Result<Self> {
+    fn begin(memory: Option<u64>) -> io::Result<Self> {
         let flags = WRITABLE;
         mount("tmpfs", BASE, "tmpfs", flags, Some(c"mode=0755"))?;
         for name in ["old", "new", "scratch", "parts"] {
@@ -132,7 +132,9 @@ impl Tree {
         pivot_root(BASE, format!("{BASE}/old"))?;
         std::env::set_current_dir("/")?;
         mount("tmpfs", "/new", "tmpfs", flags, Some(ROOT_OPTIONS))?;
-        mount("tmpfs", "/scratch", "tmpfs", flags, Some(SCRATCH_OPTIONS))?;
+        let size = memory.map_or(SCRATCH_SIZE.to_owned(), |bytes| bytes.to_string());
+        let options = CString::new(format!("size={size},nr_inodes=1m,mode=0755"))?;
+        mount("tmpfs", "/scratch", "tmpfs", flags, Some(&*options))?;
         let new = open("/new")?;
         let ours = [fstat(&new)?.st_dev, fstat(&open("/scratch")?)?.st_dev];
         let mut tree = Self {

@@ -53,7 +53,8 @@ fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(Refused::internal(step))?;
     let (spec, streams) = receive_start(launcher)?;
     namespaces::enter_mounts()?;
-    new_root::build(&spec.files).map_err(|error| match error.kind() {
+    let memory = spec.limits.map(|limits| limits.memory);
+    new_root::build(&spec.files, memory).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => diagnosis::refused("mounting its files")(error),
         _ => Refused::internal("mounting its files")(error),
     })?;

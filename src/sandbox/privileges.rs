@@ -85,13 +85,16 @@ pub fn limit_resources() -> io::Result<()> {
 ///
 /// The memory limit counts private writable memory (`RLIMIT_DATA`), not addresses (`RLIMIT_AS`):
 /// runtimes such as those of Go and JavaScript reserve far more addresses than they use. It must
-/// leave this process enough memory to start the command.
+/// leave this process enough memory to start the command. A file in memory is limited, too, but not
+/// private: shared mappings without a file have no limit.
 pub fn limit_command(limits: &Limits) -> io::Result<()> {
     lower(Resource::Data, limits.memory)?;
+    lower(Resource::Fsize, limits.memory)?;
+    let present = sched_getcpu();
     let allowed = sched_getaffinity(None)?;
     let (before, from): (Vec<usize>, Vec<usize>) = (0..CpuSet::MAX_CPU)
         .filter(|cpu| allowed.is_set(*cpu))
-        .partition(|cpu| *cpu < sched_getcpu());
+        .partition(|cpu| *cpu < present);
     // From the present processor on, which the kernel has chosen as one with little load.
     let mut chosen = CpuSet::new();
     for cpu in from.into_iter().chain(before).take(limits.cpus) {

@@ -78,7 +78,7 @@ pub use pooled::{MAX_CALLS, Pooled};
 pub use ports::{CurrentChain, MountPorts, Mounted, Origin, Transports, Unsolicited};
 pub use process::{
     Children, E2b, LineTaker, Local, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, Machine, ProcessConfig,
-    ProcessManager, Program, RunningProgram, Runtime, Secrets, Spawner, find_program,
+    ProcessManager, Program, RunningProgram, Runtime, Secrets, Spawner,
 };
 pub use refused::{has_no_network, refused_hosts};
 pub use session_key::SessionKey;

@@ -8,8 +8,6 @@ use regorus::Value;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::error::EvaluationError;
-
 /// The names of the values that make up an answer. If the entrypoint is a package, its rules have
 /// these names. If the entrypoint is a rule, the members of its object have them.
 pub const MEMBERS: [&str; 4] = ["decision", "reason", "modified", "metadata"];
@@ -39,7 +37,7 @@ pub struct Answer {
 /// Reads the value of the generated rule that collects an answer. The value is a list of lists:
 /// either one list with the entrypoint's object, or a list for each of [`MEMBERS`]. An inner list is
 /// empty if its value is undefined. An undefined decision is [`Effect::DenyContinue`].
-pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
+pub fn read(value: &Value) -> Result<Answer, String> {
     let Value::Array(lists) = value else {
         return Err(wrong("the policy has no answer"));
     };
@@ -71,7 +69,7 @@ struct Printed<'a> {
 
 /// Reads the answer that a command has printed: one JSON object with the members [`MEMBERS`]. Other
 /// members are ignored.
-pub fn read_printed(text: &[u8]) -> Result<Answer, EvaluationError> {
+pub fn read_printed(text: &[u8]) -> Result<Answer, String> {
     let invalid = |error: &dyn Display| wrong(&format!("it printed no valid answer: {error}"));
     if text.trim_ascii().is_empty() {
         return Err(wrong("it printed nothing"));
@@ -100,7 +98,7 @@ pub fn read_printed(text: &[u8]) -> Result<Answer, EvaluationError> {
 }
 
 /// The effect of a decision.
-fn effect(decision: &str) -> Result<Effect, EvaluationError> {
+fn effect(decision: &str) -> Result<Effect, String> {
     Effect::named(decision).ok_or_else(|| {
         let word = shortened(decision);
         wrong(&format!(
@@ -109,9 +107,7 @@ fn effect(decision: &str) -> Result<Effect, EvaluationError> {
     })
 }
 
-fn of_members(
-    [decision, reason, modified, metadata]: [Value; 4],
-) -> Result<Answer, EvaluationError> {
+fn of_members([decision, reason, modified, metadata]: [Value; 4]) -> Result<Answer, String> {
     let decision = match decision {
         Value::Undefined => {
             return Ok(Answer {
@@ -152,10 +148,11 @@ fn bounded_metadata(metadata: &RawValue) -> Option<Box<RawValue>> {
 }
 
 /// Converts `modified` to the JSON that replaces the message's arguments, params, result or error.
-fn replacement(modified: Value) -> Result<Box<RawValue>, EvaluationError> {
+fn replacement(modified: Value) -> Result<Box<RawValue>, String> {
     match modified {
-        object @ Value::Object(_) => serde_json::value::to_raw_value(&object)
-            .map_err(|error| EvaluationError::Answer(error.to_string())),
+        object @ Value::Object(_) => {
+            serde_json::value::to_raw_value(&object).map_err(|error| error.to_string())
+        }
         Value::Undefined => Err(wrong(NOTHING_MODIFIED)),
         _ => Err(wrong("`modified` is not an object")),
     }
@@ -166,8 +163,8 @@ fn shortened(text: &str) -> String {
     text.get(..end).unwrap_or_default().to_owned()
 }
 
-fn wrong(message: &str) -> EvaluationError {
-    EvaluationError::Answer(message.to_owned())
+fn wrong(message: &str) -> String {
+    message.to_owned()
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::io;
 
 use thiserror::Error;
 
-/// Why a bundle or a command could not be loaded. The text names the reason and, if a single file is at fault,
-/// that file.
+/// Why a bundle or a command could not be loaded. The text names the reason and, if a single file is
+/// at fault, that file.
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// A file or directory cannot be read: its path and the I/O error.
@@ -58,12 +58,10 @@ pub enum LoadError {
          name the package that holds the rule `decision`"
     )]
     NoEntrypoint(String, String),
-    /// The program of a command does not exist.
-    #[error(
-        "the program {0:?} is not found: install it, or give its path in `command`, absolute or \
-         relative to `work_dir`"
-    )]
-    NoProgram(String),
+    /// The program of a command cannot be started with its settings. The text says why, and what to
+    /// change.
+    #[error("{0}")]
+    Program(String),
     /// The entrypoint is not a path.
     #[error("entrypoint {0:?} is not a path such as mcp/authz")]
     Entrypoint(String),

@@ -13,13 +13,13 @@ use addons::mcp::{
 };
 
 use super::bundle::Bundle;
-use super::command::{CommandEvaluator, LoadedCommand, MAX_VARIABLE_BYTES, Source};
+use super::command::{CommandEvaluator, LoadedCommand, MAX_VARIABLE_BYTES};
 use super::error::LoadError;
 use super::files::{BundleFiles, Files};
 use super::program::Program;
 use super::text::{self, Stored};
 use super::{LoadedBundle, PolicyParts, RegoEvaluator};
-use crate::mcp::mounts::find_program;
+use crate::mcp::mounts::Machine;
 use crate::snapshot::PolicyText;
 
 /// The policies of one configuration.
@@ -46,8 +46,9 @@ pub struct Unloaded {
 
 impl Policies {
     /// Reads the bundles and compiles them, or reads the source of the command; blocks. A policy that
-    /// people stored in `data_dir` replaces the bundle that `policies.editable` names.
-    pub fn load(policies: &PoliciesSettings, data_dir: Option<&Path>) -> Self {
+    /// people stored in `data_dir` replaces the bundle that `policies.editable` names. `machine` is what
+    /// the command may see.
+    pub fn load(policies: &PoliciesSettings, data_dir: Option<&Path>, machine: &Machine) -> Self {
         let paths = policies.bundles.iter().map(|bundle| &bundle.path);
         let source = policies.command.iter().flat_map(|one| &one.source);
         let files = BundleFiles::of(paths.chain(source).cloned());
@@ -73,15 +74,17 @@ impl Policies {
         });
         let bundles = bundles.collect();
         let command = policies.command.as_ref().map(|settings| {
-            let source = load_command(settings);
+            let source = settings.source.as_deref().map(read_source).transpose();
             if policies.shows_text() {
                 texts.push((CommandPolicy::ID.into(), text::of_source(source.as_ref())));
             }
-            let failed = |error| {
+            let loaded = source.and_then(|source| LoadedCommand::load(settings, source, machine));
+            loaded.unwrap_or_else(|error| {
+                let command = LoadedCommand::unloaded(settings);
                 let settings = Policy::Command(settings.clone());
                 unloaded.push(Unloaded { settings, error });
-            };
-            LoadedCommand::new(settings.clone(), source.map_err(failed).ok())
+                command
+            })
         });
         let problem = unloaded.iter().find(|one: &&Unloaded| {
             let editable = policies.editable.as_ref();
@@ -161,18 +164,8 @@ fn load(settings: &BundleSettings, files: Files) -> Result<Program, LoadError> {
     Ok(program)
 }
 
-/// Checks that the command's program exists, and reads its source.
-fn load_command(settings: &CommandPolicy) -> Result<Source, LoadError> {
-    let program = settings.command.first().map_or("", |word| word.0.as_str());
-    if find_program(program, settings.work_dir.as_deref()).is_none() {
-        return Err(LoadError::NoProgram(program.to_owned()));
-    }
-    let source = settings.source.as_deref().map(read_source).transpose()?;
-    Ok(source.map(Arc::from))
-}
-
 /// Reads the policy that a command gets in a variable of its environment.
-fn read_source(path: &Path) -> Result<String, LoadError> {
+fn read_source(path: &Path) -> Result<Arc<str>, LoadError> {
     let unreadable = |error: io::Error| LoadError::Unreadable(path.display().to_string(), error);
     let refused = |why: String| LoadError::File(path.display().to_string(), why);
     // Opening a pipe would block.
@@ -193,7 +186,7 @@ fn read_source(path: &Path) -> Result<String, LoadError> {
     if text.contains('\0') {
         return Err(refused("contains a NUL character".to_owned()));
     }
-    Ok(text)
+    Ok(text.into())
 }
 
 /// Compiles a policy in place of a bundle, without an effect. Blocks.

@@ -80,7 +80,8 @@ impl Program {
         input: &Value,
         ends: Option<Instant>,
     ) -> Result<Answer, EvaluationError> {
-        answer::read(&self.interpreters.evaluate(input.clone(), left(ends))?)
+        let value = self.interpreters.evaluate(input.clone(), left(ends))?;
+        answer::read(&value).map_err(EvaluationError::Answer)
     }
 
     /// Evaluates the bundle once, to find errors that occur only at run time and to fill the

@@ -139,7 +139,7 @@ fn start(name: &str, serve: impl FnOnce() + Send + 'static) -> io::Result<()> {
 impl Queue {
     /// Takes the next job, of the container whose turn it is.
     fn begin(&mut self) -> Option<(ContainerId, Job, usize)> {
-        let next = self.turns.begin()?;
+        let next = self.turns.begin(false)?;
         self.running.push(Running {
             container: next.0.clone(),
             thread: gettid(),

@@ -82,7 +82,9 @@ impl<J> Turns<J> {
         let own = self.lanes.get(container).map(|lane| lane.load);
         let own = own.unwrap_or_default().with(bytes);
         let fits = own.is_within(MAX_OF_CONTAINER, MAX_BYTES_OF_CONTAINER);
-        if !fits || !all.is_within(MAX_JOBS, MAX_BYTES) {
+        // The last quarter is for containers that have none yet.
+        let quarters = if own.jobs == 1 { 4 } else { 3 };
+        if !fits || !all.is_within(MAX_JOBS / 4 * quarters, MAX_BYTES / 4 * quarters) {
             return Err(EvaluatorError::Busy);
         }
         let lane = self.lanes.entry(container.clone()).or_insert_with(|| Lane {
@@ -99,9 +101,16 @@ impl<J> Turns<J> {
     }
 
     /// Takes the next job, of the container whose turn it is, and the size of its input. The job
-    /// runs until [`Turns::end`].
-    pub fn begin(&mut self) -> Option<(ContainerId, J, usize)> {
-        let container = self.order.pop_front()?;
+    /// runs until [`Turns::end`]. With `is_first`, only a container of which no job runs has a turn.
+    pub fn begin(&mut self, is_first: bool) -> Option<(ContainerId, J, usize)> {
+        let runs = |container| {
+            self.lanes
+                .get(container)
+                .is_some_and(|lane| lane.running > 0)
+        };
+        let mut order = self.order.iter();
+        let next = order.position(|container| !is_first || !runs(container))?;
+        let container = self.order.remove(next)?;
         let lane = self.lanes.get_mut(&container)?;
         let (job, bytes) = lane.waiting.pop_front()?;
         lane.running = lane.running.saturating_add(1);
@@ -109,6 +118,28 @@ impl<J> Turns<J> {
             self.order.push_back(container.clone());
         }
         Some((container, job, bytes))
+    }
+
+    /// Removes the waiting jobs of a container of which `is_wanted` is false.
+    pub fn retain(&mut self, container: &ContainerId, is_wanted: impl Fn(&J) -> bool) {
+        let Some(lane) = self.lanes.get_mut(container) else {
+            return;
+        };
+        let had_waiting = !lane.waiting.is_empty();
+        lane.waiting.retain(|(job, bytes)| {
+            let stays = is_wanted(job);
+            if !stays {
+                lane.load = lane.load.without(*bytes);
+                self.load = self.load.without(*bytes);
+            }
+            stays
+        });
+        if had_waiting && lane.waiting.is_empty() {
+            self.order.retain(|one| one != container);
+        }
+        if lane.load.jobs == 0 {
+            self.lanes.remove(container);
+        }
     }
 
     /// Removes a job that has ended, whose input had `bytes` bytes.
@@ -137,7 +168,7 @@ mod tests {
     }
 
     fn begun(turns: &mut Turns<u8>) -> Vec<(String, u8)> {
-        let jobs = std::iter::from_fn(|| turns.begin());
+        let jobs = std::iter::from_fn(|| turns.begin(false));
         jobs.map(|(of, job, _)| (of.as_str().to_owned(), job))
             .collect()
     }

@@ -95,6 +95,8 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
                 ended.map(drop).map_err(Refused::internal("waiting for its PID 1"))
             }
             followed = follow(launcher, &outside) => {
+                // Returns when all processes inside are gone. Fails if PID 1 has ended.
+                let _ = pid1.kill().await;
                 followed.map_err(Refused::internal("receiving a message from the launcher"))
             }
             never = serving => match never {},

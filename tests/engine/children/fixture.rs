@@ -334,10 +334,15 @@ pub fn descendants(of: u32) -> Vec<(u32, char)> {
 
 /// Whether the command line of any process of the machine contains this text.
 pub fn is_running(marker: &str) -> bool {
+    running(marker) > 0
+}
+
+/// The number of processes with a text in their command line.
+pub fn running(marker: &str) -> usize {
     let processes = fs::read_dir("/proc").unwrap().flatten();
-    let mut lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
     let has = |line: &Vec<u8>| String::from_utf8_lossy(line).contains(marker);
-    lines.any(|line| has(&line))
+    lines.filter(has).count()
 }
 
 /// Checks a condition every 20 ms until it holds. Returns false if it does not hold within `limit`.

@@ -12,10 +12,10 @@ use unified_proxy::config::{Profile, load_with};
 use unified_proxy::mcp::policy::*;
 use unified_proxy::mcp::{Machine, Spawner};
 
-use crate::children::fixture::{eventually, is_running};
+use crate::children::fixture::{eventually, running};
 
 /// Path of the proxy's binary, which starts the confined processes.
-const PROGRAM: &str = env!("CARGO_BIN_EXE_unified-proxy");
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_unified-proxy");
 /// Executes the policy in `POLICY_SRC`.
 pub const SHIM: &str = "import os; exec(os.environ['POLICY_SRC'])";
 /// A time limit that no evaluation reaches that is expected to end before it.
@@ -51,12 +51,12 @@ impl Fixture {
         fs::write(directory.path().join("mcp.yaml"), mcp.to_string()).unwrap();
         let config = load_with(directory.path(), Profile::Serve, &|_| None).unwrap();
         let settings = &config.addons.mcp.policies;
-        let policies = Policies::load(settings, None);
-        assert!(policies.unloaded.is_empty(), "{:?}", policies.unloaded);
         let certificates = directory.path().join("certs");
         fs::create_dir(&certificates).unwrap();
         fs::write(certificates.join("ca-bundle.pem"), "").unwrap();
         let machine = Machine::new(certificates, Vec::new());
+        let policies = Policies::load(settings, None, &machine);
+        assert!(policies.unloaded.is_empty(), "{:?}", policies.unloaded);
         let spawner = Spawner::start(PROGRAM.into()).unwrap();
         let registry = prometheus::Registry::new();
         let parts = PolicyParts {
@@ -105,10 +105,21 @@ impl Fixture {
     pub async fn settle(&self) {
         let settled = tokio::time::timeout(LONG, self.commands.settled()).await;
         assert!(settled.is_ok(), "an evaluation has not ended");
-        let marker = self.directory.path().to_str().unwrap();
-        // A killed process has its command line until the kernel has taken its memory away.
-        let gone = eventually(Duration::from_secs(5), || !is_running(marker)).await;
-        assert!(gone, "a process is left");
+        assert_eq!(self.processes(), 0, "a process is left");
+    }
+
+    /// The number of processes of the policy.
+    pub fn processes(&self) -> usize {
+        running(self.directory.path().to_str().unwrap())
+    }
+
+    /// Begins a call, and stops waiting for it once the policy has this number of processes.
+    pub async fn call_until(&self, processes: usize) {
+        let arguments = json!({});
+        tokio::select! {
+            decided = self.call(&arguments) => panic!("{decided:?}"),
+            begun = eventually(LONG, || self.processes() >= processes) => assert!(begun),
+        }
     }
 
     /// The number of files in the directory whose names begin with a prefix.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use testkit::each_row;
 
 use super::hostile::client::{Client, DENIED, ERAS, Era, Gateway, assert_code, response, text};
-use super::hostile::server::{Answer, McpServer, tool};
+use super::hostile::server::{Answer, McpServer, text_result, tool};
 use crate::support::{Origin, SECOND, SOON, Setup, eventually, free_address, read_reply};
 
 const FAILED: i64 = -32953;
@@ -29,7 +29,9 @@ fn server() -> McpServer {
     let tools = ["search", "pay", "erase", "secrets"].map(tool).to_vec();
     McpServer::scripted(tools, |seen| match seen.tool() {
         "search" if seen.message["params"]["arguments"]["q"] == "all" => {
-            Some(Answer::text("the password is 1234"))
+            let mut result = text_result("the password is 1234");
+            result["structuredContent"] = json!({ "text": "the password is 1234" });
+            Some(Answer::Result(result))
         }
         _ => None,
     })
@@ -79,6 +81,7 @@ fn the_policy_of_the_page_allows_denies_asks_and_redacts() {
         assert_eq!(erased["error"]["data"]["reason"], "no rule allows it");
         let redacted = client.call("kb_search", json!({ "q": "all" }));
         assert_eq!(redacted["result"]["content"], json!([]), "{redacted}");
+        assert!(!redacted.to_string().contains("password"), "{redacted}");
         let meta = json!({ "progressToken": "mine" });
         let call = json!({ "name": "kb_pay", "arguments": { "euros": era as u8 }, "_meta": meta });
         let mut paying = client.begin(&json!("paying"), "tools/call", call);
@@ -137,6 +140,23 @@ fn check_reports_a_command_that_cannot_run() {
                 "the program \"/no/such/program\" is not found",
             ),
             (
+                "command: [/etc/passwd]",
+                "is not found, or is not executable",
+            ),
+            (
+                "command: [cat], work_dir: /no/such/directory",
+                "/no/such/directory does not exist",
+            ),
+            (
+                "command: [cat], read: [/no/such/directory]",
+                "/no/such/directory does not exist",
+            ),
+            ("command: [cat], read: [/proc]", "/proc cannot be shown"),
+            (
+                "command: [cat], env: { PATH: /no/such/directory }",
+                "the program \"cat\" is not found",
+            ),
+            (
                 "command: [cat], source: /no/such/file",
                 "/no/such/file cannot be read",
             ),
@@ -180,22 +200,36 @@ fn a_failure_is_in_the_log_and_the_agent_learns_only_that_there_is_one() {
 }
 
 #[test]
-fn a_shutdown_ends_a_running_evaluation() {
+fn a_shutdown_ends_a_running_evaluation_and_so_does_the_death_of_the_proxy() {
+    each_row(
+        [
+            (Signal::TERM, "namespaces"),
+            (Signal::TERM, "none"),
+            (Signal::KILL, "namespaces"),
+            (Signal::KILL, "none"),
+        ],
+        |(signal, confine)| ends_with_the_proxy(signal, confine),
+    );
+}
+
+fn ends_with_the_proxy(signal: Signal, confine: &str) {
     let server = server();
     let policy = "import time\ntime.sleep(1000)";
-    let marker = "shutdown-of-a-command-policy";
-    let keys = format!(", timeout: 900s, args: [{marker}]");
+    // The directory of the setup marks the processes of this test.
+    let keys = format!(", timeout: 900s, confine: {confine}, args: [/etc/unified-proxy/marker]");
     let mut gateway = gateway(&server, policy, &evaluator(&keys));
+    let marker = gateway.proxy.path("marker").display().to_string();
     let client = client(&gateway, Era::Modern);
     let call: Value = json!({ "name": "kb_search", "arguments": {} });
     let _calling = client.begin(&json!("a call"), "tools/call", call);
     let runs = || {
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let mut lines = processes.filter_map(|one| fs::read(one.path().join("cmdline")).ok());
-        lines.any(|line| String::from_utf8_lossy(&line).contains(marker))
+        lines.any(|line| String::from_utf8_lossy(&line).contains(&marker))
     };
     eventually("the command runs", SOON, runs);
-    gateway.proxy.signal(Signal::TERM);
-    assert!(gateway.proxy.wait(Duration::from_secs(20)).success());
+    gateway.proxy.signal(signal);
+    let ended = gateway.proxy.wait(Duration::from_secs(20));
+    assert_eq!(ended.success(), signal == Signal::TERM);
     eventually("the command is killed", SOON, || !runs());
 }

@@ -1,14 +1,13 @@
 //! Starts sandboxes from one long-lived thread.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use addons::mcp::Confine;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::sandbox::{self, Refused, Sandbox};
+use crate::sandbox::{Refused, Sandbox};
 
 /// Handle to the thread that starts children.
 ///
@@ -18,8 +17,11 @@ use crate::sandbox::{self, Refused, Sandbox};
 #[derive(Clone)]
 pub struct Spawner(Arc<mpsc::Sender<Request>>);
 
+/// Starts the first process of a sandbox. The argument is the path of this program.
+pub(super) type StartSandbox = fn(&Path) -> Result<Sandbox, Refused>;
+
 struct Request {
-    confine: Confine,
+    start: StartSandbox,
     reply: oneshot::Sender<Result<Sandbox, Refused>>,
 }
 
@@ -32,13 +34,9 @@ impl Spawner {
         let thread = std::thread::Builder::new().name("mcp-spawner".to_owned());
         thread.spawn(move || {
             let _entered = runtime.enter();
-            for Request { confine, reply } in receiver {
-                let started = match confine {
-                    Confine::Namespaces => sandbox::start(&program),
-                    Confine::None => sandbox::start_unconfined(&program),
-                };
+            for Request { start, reply } in receiver {
                 // The caller may have been dropped; a sandbox ends when it is dropped.
-                let _ = reply.send(started);
+                let _ = reply.send(start(&program));
             }
         })?;
         Ok(Self(Arc::new(sender)))
@@ -46,13 +44,13 @@ impl Spawner {
 
     /// Starts the first process of a child. This process either creates namespaces, or supervises
     /// the command in the namespaces of the machine.
-    pub(super) async fn spawn(&self, confine: Confine) -> Result<Sandbox, Refused> {
+    pub(super) async fn spawn(&self, start: StartSandbox) -> Result<Sandbox, Refused> {
         let (reply, started) = oneshot::channel();
         let lost = || {
             let gone = std::io::Error::other("the thread that starts children is gone");
             Refused::internal("starting its first process")(gone)
         };
-        let request = Request { confine, reply };
+        let request = Request { start, reply };
         self.0.send(request).map_err(|_| lost())?;
         started.await.map_err(|_| lost())?
     }

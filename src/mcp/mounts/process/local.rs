@@ -60,7 +60,8 @@ impl Local {
 
     async fn begin(&self, config: ProcessConfig) -> Result<(), MountError> {
         let (program, egress) = (&config.program, config.egress.as_deref());
-        let running = program.start(&self.spawner, &self.machine, egress).await?;
+        let running = program.begin(&self.spawner, &self.machine, egress).await?;
+        let running = running.started().await?;
         let (orders, receiver) = mpsc::channel(2);
         self.state.send_replace(State::Running);
         *self.stdin.lock().await = Some(running.stdin);
@@ -119,7 +120,7 @@ async fn attend(
             },
         }
     }
-    sandbox.kill().await;
+    sandbox.end().await;
     let killed = 128 + Signal::KILL.as_raw();
     state.send_replace(State::Ended(Some(killed)));
 }

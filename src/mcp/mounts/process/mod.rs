@@ -22,13 +22,14 @@ use zeroize::Zeroizing;
 pub use children::{ChildPlace, Children, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, RunningChild};
 pub use e2b::E2b;
 pub use launch::Spawner;
+use launch::StartSandbox;
 pub use local::Local;
 pub use running::RunningProgram;
 pub use stderr::Secrets;
-pub use view::{Machine, find_program};
+pub use view::Machine;
 
 use super::{MessageMemory, MountError};
-use crate::sandbox::Limits;
+use crate::sandbox::{self, Limits};
 
 /// Manages one process, which is started at most once.
 pub trait ProcessManager: Send + Sync {
@@ -126,6 +127,16 @@ pub struct Program {
 }
 
 impl Program {
+    /// Starts the first process of the program's sandbox. A program with limits is started again and
+    /// again at the wish of strangers, so that each start must end with all its processes.
+    fn first(&self) -> StartSandbox {
+        match (self.confine, self.limits) {
+            (Confine::Namespaces, _) => sandbox::start,
+            (Confine::None, Some(_)) => sandbox::start_in_pid_namespace,
+            (Confine::None, None) => sandbox::start_unconfined,
+        }
+    }
+
     fn name(&self) -> OsString {
         self.command.first().map(OsString::from).unwrap_or_default()
     }

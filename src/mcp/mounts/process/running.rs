@@ -24,9 +24,9 @@ pub struct RunningProgram {
 }
 
 impl Program {
-    /// Starts the program, and returns once it runs. `egress` is the path of the Unix socket
+    /// Starts the program, and returns before it runs. `egress` is the path of the Unix socket
     /// through which a confined program reaches the network.
-    pub async fn start(
+    pub async fn begin(
         &self,
         spawner: &Spawner,
         machine: &Arc<Machine>,
@@ -34,7 +34,7 @@ impl Program {
     ) -> Result<RunningProgram, MountError> {
         let cannot = MountError::CannotStart;
         // Spawned first: the sandbox creates its namespaces while `spec` reads directories.
-        let sandbox = spawner.spawn(self.confine).await.map_err(refused)?;
+        let sandbox = spawner.spawn(self.first()).await.map_err(refused)?;
         let (machine, program) = (Arc::clone(machine), self.clone());
         let spec = tokio::task::spawn_blocking(move || machine.spec(&program)).await;
         let spec = spec
@@ -48,13 +48,31 @@ impl Program {
         begun.map_err(refused)?;
         // Closes the parent's copies of the child's ends, so that reads see the end of the output.
         drop(ends);
-        let sandbox = started(sandbox).await?;
         Ok(RunningProgram {
             sandbox,
             stdin: streams.stdin,
             stdout: streams.stdout,
             stderr: streams.stderr,
         })
+    }
+}
+
+impl RunningProgram {
+    /// Waits until the program runs. Fails if the sandbox cannot be created, or ends before the
+    /// program has started.
+    pub async fn started(mut self) -> Result<Self, MountError> {
+        loop {
+            let error = match self.sandbox.next().await {
+                Ok(Event::Started) => return Ok(self),
+                Ok(Event::Terminal(_) | Event::Stopped) => continue,
+                Ok(Event::Ended(ending)) => MountError::Died {
+                    exit: Some(ending.exit_code().into()),
+                },
+                Err(refusal) => refused(refusal),
+            };
+            self.sandbox.end().await;
+            return Err(error);
+        }
     }
 }
 
@@ -86,25 +104,4 @@ impl Streams {
 
 fn refused(refused: Refused) -> MountError {
     MountError::CannotStart(refused.message)
-}
-
-/// Waits until the command runs. Fails if the sandbox cannot be created, or ends before the command
-/// has started.
-async fn started(mut sandbox: Sandbox) -> Result<Sandbox, MountError> {
-    loop {
-        match sandbox.next().await {
-            Ok(Event::Started) => return Ok(sandbox),
-            Ok(Event::Terminal(_) | Event::Stopped) => {}
-            Ok(Event::Ended(ending)) => {
-                sandbox.end().await;
-                return Err(MountError::Died {
-                    exit: Some(ending.exit_code().into()),
-                });
-            }
-            Err(refusal) => {
-                sandbox.kill().await;
-                return Err(refused(refusal));
-            }
-        }
-    }
 }

@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use addons::mcp::Confine;
@@ -55,12 +56,26 @@ impl Machine {
         }
     }
 
+    /// Refuses a program that does not exist, or whose settings name a path that does not exist or
+    /// cannot be shown. Blocks.
+    pub fn check_program(&self, program: &Program) -> Result<(), String> {
+        let directory = self.directory(program)?;
+        if program.confine == Confine::Namespaces {
+            self.shown(program, &directory)?;
+        }
+        match self.find(program, &directory) {
+            Some(_) => Ok(()),
+            None => Err(format!(
+                "the program {:?} is not found, or is not executable: install it, or give its path \
+                 in `command`, absolute or relative to `work_dir`",
+                program.name()
+            )),
+        }
+    }
+
     /// The command and its view of the file system. Reads directories, so it blocks.
     pub fn spec(&self, program: &Program) -> Result<Spec, String> {
-        let directory = match &program.work_dir {
-            Some(directory) => self.canonical(directory)?,
-            None => self.home.clone(),
-        };
+        let directory = self.directory(program)?;
         let (files, directory) = match program.confine {
             Confine::Namespaces => (self.files(program, &directory)?, directory),
             Confine::None if directory.is_dir() => (Vec::new(), directory),
@@ -85,9 +100,15 @@ impl Machine {
         })
     }
 
-    fn files(&self, program: &Program, directory: &Path) -> Result<Vec<Entry>, String> {
-        let certificates = fs::canonicalize(&self.certificates)
-            .map_err(|error| format!("{}: {error}", self.certificates.display()))?;
+    fn directory(&self, program: &Program) -> Result<PathBuf, String> {
+        match &program.work_dir {
+            Some(directory) => self.canonical(directory),
+            None => Ok(self.home.clone()),
+        }
+    }
+
+    /// The paths that the program's settings show.
+    fn shown(&self, program: &Program, directory: &Path) -> Result<Vec<(PathBuf, Access)>, String> {
         let mut shown = Vec::new();
         for (paths, access) in [
             (&program.read, Access::ReadOnly),
@@ -102,6 +123,13 @@ impl Machine {
             shown.push((directory.to_owned(), Access::ReadOnly));
         }
         self.check(&shown)?;
+        Ok(shown)
+    }
+
+    fn files(&self, program: &Program, directory: &Path) -> Result<Vec<Entry>, String> {
+        let certificates = fs::canonicalize(&self.certificates)
+            .map_err(|error| format!("{}: {error}", self.certificates.display()))?;
+        let mut shown = self.shown(program, directory)?;
         let roots: Vec<PathBuf> = shown.iter().map(|(path, _)| path.clone()).collect();
         // Parents are mounted first: a mount covers everything that was mounted below it before.
         shown.sort_by_key(|(path, _)| path.components().count());
@@ -116,7 +144,7 @@ impl Machine {
         };
         let mut files = self.system();
         files.extend(machine::own(&self.home, &certificates));
-        let found = find(&program.name(), directory);
+        let found = self.find(program, directory);
         let real_home = Some(self.home.as_path()).filter(|home| home.is_dir());
         let programs = machine::programs(&self.home, real_home, found.as_deref(), resolve);
         // Programs below a shown path are visible already. The mount of the shown path would cover
@@ -193,6 +221,18 @@ impl Machine {
         Ok(())
     }
 
+    /// Finds a program as the child would, in its own `PATH`, and resolves symbolic links in its path.
+    fn find(&self, program: &Program, directory: &Path) -> Option<PathBuf> {
+        let name = program.name();
+        let name = Path::new(&name);
+        if name.components().count() > 1 {
+            return executable(directory.join(name));
+        }
+        let environment = self.environment(program);
+        let (_, path) = environment.iter().find(|(name, _)| name == "PATH")?;
+        env::split_paths(path).find_map(|folder| executable(folder.join(name)))
+    }
+
     fn environment(&self, program: &Program) -> Vec<(OsString, OsString)> {
         let mut environment: Vec<(OsString, OsString)> = PASSED_ON
             .iter()
@@ -227,25 +267,12 @@ fn is_below(roots: &[PathBuf], path: &Path) -> bool {
     roots.iter().any(|root| path.starts_with(root))
 }
 
-/// Finds a program as a child with this working directory would; `None` if it does not exist.
-pub fn find_program(program: &str, work_dir: Option<&Path>) -> Option<PathBuf> {
-    let machine = Machine::new(PathBuf::new(), Vec::new());
-    let directory = match work_dir {
-        Some(directory) => machine.canonical(directory).ok()?,
-        None => machine.home,
-    };
-    find(&program.into(), &directory)
-}
-
-/// Finds a program and resolves symbolic links in its path; `None` if it does not exist.
-fn find(program: &OsString, directory: &Path) -> Option<PathBuf> {
-    let name = Path::new(program);
-    if name.components().count() > 1 {
-        return fs::canonicalize(directory.join(name)).ok();
-    }
-    let path = env::var_os("PATH").unwrap_or_else(|| PATH.into());
-    let mut folders = env::split_paths(&path);
-    folders.find_map(|folder| fs::canonicalize(folder.join(name)).ok())
+/// Resolves symbolic links in the path of a program; `None` if it is not an executable file.
+fn executable(path: PathBuf) -> Option<PathBuf> {
+    let path = fs::canonicalize(path).ok()?;
+    let metadata = fs::metadata(&path).ok()?;
+    let is_executable = metadata.is_file() && metadata.permissions().mode() & 0o111 != 0;
+    is_executable.then_some(path)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Policies as a command: a process for each message, which gets the input and prints the decision.
 //!
-//! The process runs in a sandbox without network, and is killed with its descendants when it has
-//! ended, at the time limit, when it prints too much, and when nobody waits for the decision any
-//! more.
+//! The process runs in a sandbox without network. Its descendants are killed when it has ended; all
+//! are killed at the time limit, when it prints too much, and when nobody waits for the decision any
+//! more. The decision does not wait for their end, but the next command of the slot does.
 
 mod run;
 mod slots;
@@ -13,7 +13,6 @@ use std::time::Instant;
 use addons::contract::{
     BoxFuture, ContainerId, Decision, Decisions, Evaluation, Evaluator, EvaluatorError, PolicyInput,
 };
-use addons::json::strict;
 use addons::mcp::{CommandPolicy, OnUnavailable};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -23,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use zeroize::Zeroizing;
 
 use super::answer::{self, Answer};
-use super::error::EvaluationError;
+use super::error::LoadError;
 use super::files::digest;
 use super::metrics::{FAILED, PolicyMetrics, TIMED_OUT, UNAVAILABLE};
 use super::program::{MAX_INPUT_BYTES, left};
@@ -36,8 +35,12 @@ use slots::{Slot, Slots};
 /// Limit on the length of a variable of a command's environment, in bytes. The kernel's limit is
 /// 128 KiB, with the variable's name.
 pub const MAX_VARIABLE_BYTES: usize = 120 << 10;
-/// The variable with the input, unless the input is longer than [`MAX_VARIABLE_BYTES`].
+/// The variable with the input.
 const INPUT: &str = "POLICY_INPUT";
+/// The value of [`INPUT`] if the input is longer than [`MAX_VARIABLE_BYTES`]. It is no JSON, so that a
+/// policy fails that reads only the variable. Without the variable, an agent could make the policy use
+/// a default by sending a long message.
+const TOO_LONG: &str = "too long: read standard input";
 /// The variable with the text of `source`.
 const SOURCE: &str = "POLICY_SRC";
 
@@ -58,11 +61,26 @@ struct Loaded {
 }
 
 impl LoadedCommand {
-    /// A command with its source; `None` if it could not be loaded.
-    pub fn new(settings: CommandPolicy, source: Option<Source>) -> Self {
+    /// A command with its source. Fails if it could not be started on this machine. Blocks.
+    pub fn load(
+        settings: &CommandPolicy,
+        source: Source,
+        machine: &Machine,
+    ) -> Result<Self, LoadError> {
+        let loaded = Loaded::new(settings, source);
+        let checked = machine.check_program(&loaded.program);
+        checked.map_err(LoadError::Program)?;
+        Ok(Self {
+            loaded: Some(loaded),
+            ..Self::unloaded(settings)
+        })
+    }
+
+    /// A command that could not be loaded.
+    pub fn unloaded(settings: &CommandPolicy) -> Self {
         Self {
-            loaded: source.map(|source| Loaded::new(&settings, source)),
-            settings,
+            settings: settings.clone(),
+            loaded: None,
         }
     }
 
@@ -146,17 +164,20 @@ impl CommandRunner {
         }
     }
 
-    /// Runs a program in a slot, which is freed when all its processes are gone. Dropping the
-    /// future kills them.
+    /// Runs a program in a slot, which is freed when all its processes are gone, however long that
+    /// takes. Dropping the future kills them.
     async fn run(&self, slot: Slot, program: Program, secrets: Arc<Secrets>, input: String) -> Ran {
         let (sender, receiver) = oneshot::channel();
         let unwanted = CancellationToken::new();
         let _kills_when_dropped = unwanted.clone().drop_guard();
         let (spawner, machine) = (self.spawner.clone(), Arc::clone(&self.machine));
         let running = async move {
-            let ran = run(&spawner, &machine, program, &secrets, input, unwanted).await;
+            let (ran, sandbox) = run(&spawner, &machine, program, &secrets, input, unwanted).await;
             // Fails if the caller has stopped waiting.
             let _ = sender.send(ran);
+            if let Some(sandbox) = sandbox {
+                sandbox.gone().await;
+            }
             drop(slot);
         };
         self.running.spawn_on(running, &self.runtime);
@@ -164,6 +185,11 @@ impl CommandRunner {
         receiver
             .await
             .unwrap_or_else(|_| Ran::failed("the task that runs it ended"))
+    }
+
+    /// What the commands may see.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
     }
 
     /// Waits until no process runs.
@@ -199,10 +225,6 @@ impl CommandEvaluator {
     }
 
     async fn decide(&self, evaluation: Evaluation) -> Result<Decisions, EvaluatorError> {
-        // The command counts as the only bundle.
-        if evaluation.decided > 0 {
-            return Ok(Decisions::default());
-        }
         let Some(loaded) = &self.command.loaded else {
             self.metrics.count(CommandPolicy::ID, UNAVAILABLE);
             return match self.on_unavailable {
@@ -212,13 +234,7 @@ impl CommandEvaluator {
                 )),
             };
         };
-        let bytes = evaluation.input.bytes();
-        if bytes > MAX_INPUT_BYTES {
-            return Err(EvaluatorError::Failed(format!(
-                "the input is {bytes} bytes long, the limit is {MAX_INPUT_BYTES}"
-            )));
-        }
-        let answer = self.evaluate_one(loaded, &evaluation, bytes).await;
+        let answer = self.evaluate_one(loaded, &evaluation).await;
         let label = match &answer {
             Ok(answer) => answer.effect.as_str(),
             Err(EvaluatorError::TimedOut) => TIMED_OUT,
@@ -248,19 +264,23 @@ impl CommandEvaluator {
         &self,
         loaded: &Loaded,
         evaluation: &Evaluation,
-        bytes: usize,
     ) -> Result<Answer, EvaluatorError> {
-        let slot = self
-            .slot(&evaluation.container, evaluation.ends, bytes)
-            .await?;
+        let (container, bytes) = (&evaluation.container, evaluation.input.bytes());
+        if bytes > MAX_INPUT_BYTES {
+            let why = format!("the input is {bytes} bytes long, the limit is {MAX_INPUT_BYTES}");
+            return Err(failed(container, "", &why));
+        }
+        let slot = self.slot(container, evaluation.ends, bytes).await?;
         let begun = Instant::now();
         let mut program = loaded.program.clone();
         let input = document(&evaluation.input);
-        if input.len() <= MAX_VARIABLE_BYTES {
-            program
-                .env
-                .push((INPUT.to_owned(), Zeroizing::new(input.clone())));
-        }
+        let variable = match input.len() {
+            ..=MAX_VARIABLE_BYTES => input.clone(),
+            _ => TOO_LONG.to_owned(),
+        };
+        program
+            .env
+            .push((INPUT.to_owned(), Zeroizing::new(variable)));
         let running = self
             .runner
             .run(slot, program, Arc::clone(&loaded.secrets), input);
@@ -268,18 +288,13 @@ impl CommandEvaluator {
         self.metrics.observe(CommandPolicy::ID, begun.elapsed());
         let Ran { output, stderr } = match ran {
             Ok(ran) => ran,
-            Err(_elapsed) => return Err(timed_out("it was killed")),
+            Err(_elapsed) => return Err(timed_out(container, "it was killed")),
         };
-        let failed = |why: &str| {
-            warn(CommandPolicy::ID, Subject::PolicyFailure, |left_out| {
-                tracing::warn!(left_out, stderr, "the policy command failed: {why}");
-            });
-            EvaluatorError::Failed("the policy command failed; the log has the reason".to_owned())
-        };
-        let output = output.map_err(|why| failed(&why))?;
-        answer::read_printed(&output).map_err(|error| match error {
-            EvaluationError::Answer(error) | EvaluationError::Failed(error) => failed(&error),
-            EvaluationError::TimedOut => failed("it timed out"),
+        let answer = output.and_then(|output| answer::read_printed(&output));
+        answer.map_err(|why| {
+            // The error quotes what the command printed.
+            let why = loaded.secrets.redact(why.as_bytes(), false);
+            failed(container, &stderr, &why)
         })
     }
 
@@ -293,12 +308,12 @@ impl CommandEvaluator {
         match timeout(left(ends), self.runner.slots.take(container, bytes)).await {
             Ok(Ok(slot)) => Ok(slot),
             Ok(Err(error)) => {
-                warn(CommandPolicy::ID, Subject::PolicyFailure, |left_out| {
+                warn(CommandPolicy::ID, Subject::PolicyQueue, |left_out| {
                     tracing::warn!(%container, left_out, "too many messages wait for the policy command");
                 });
                 Err(error)
             }
-            Err(_elapsed) => Err(timed_out("it waited for others to end")),
+            Err(_elapsed) => Err(timed_out(container, "it waited for others to end")),
         }
     }
 }
@@ -317,9 +332,17 @@ impl Evaluator for CommandEvaluator {
     }
 }
 
-fn timed_out(what: &str) -> EvaluatorError {
+fn failed(container: &ContainerId, stderr: &str, why: &str) -> EvaluatorError {
+    warn(CommandPolicy::ID, Subject::PolicyFailure, |left_out| {
+        tracing::warn!(%container, left_out, stderr, "the policy command failed: {why}");
+    });
+    EvaluatorError::Failed("the policy command failed; the log has the reason".to_owned())
+}
+
+fn timed_out(container: &ContainerId, what: &str) -> EvaluatorError {
     warn(CommandPolicy::ID, Subject::PolicyTimeout, |left_out| {
         tracing::warn!(
+            %container,
             left_out,
             "the policy command did not answer in time: {what}"
         );
@@ -340,12 +363,4 @@ fn document(input: &PolicyInput) -> String {
     }
     text.push('}');
     text
-}
-
-/// Refuses an input that two parsers could read differently.
-fn check(input: &str) -> Result<(), String> {
-    let checked = strict::check_at_most(usize::MAX, input.as_bytes());
-    checked
-        .map(drop)
-        .map_err(|error| format!("its input: {error}"))
 }

@@ -1,7 +1,6 @@
 //! Runs a command once.
 
 use std::future::pending;
-use std::io;
 use std::sync::Arc;
 
 use rustix::io::retry_on_intr;
@@ -9,7 +8,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio_util::sync::CancellationToken;
 
-use super::check;
 use crate::mcp::mounts::{Machine, Program, RunningProgram, Secrets, Spawner};
 use crate::sandbox::{Ending, Event, Sandbox};
 
@@ -19,6 +17,9 @@ const MAX_OUTPUT: usize = 64 << 10;
 const MAX_STDERR: usize = 2 << 10;
 /// Size of a read, in bytes.
 const CHUNK: usize = 8 << 10;
+/// The most reads of what is left in a pipe: its capacity. A process that the command left may write
+/// as fast as it is read.
+const MAX_RESTS: usize = 8;
 
 /// A command that has ended.
 pub struct Ran {
@@ -37,8 +38,8 @@ impl Ran {
     }
 }
 
-/// Runs a program with `input` as its standard input, until it ends or `unwanted` is cancelled.
-/// Returns when the program and its descendants are gone.
+/// Runs a program with `input` as its standard input, until it ends or `unwanted` is cancelled. Also
+/// returns the sandbox if there may still be processes: those that the command left.
 pub async fn run(
     spawner: &Spawner,
     machine: &Arc<Machine>,
@@ -46,15 +47,11 @@ pub async fn run(
     secrets: &Secrets,
     input: String,
     unwanted: CancellationToken,
-) -> Ran {
-    if let Err(why) = check(&input) {
-        return Ran::failed(why);
-    }
-    let starting = program.start(spawner, machine, None);
-    let running = match unwanted.run_until_cancelled(starting).await {
-        Some(Ok(running)) => running,
-        Some(Err(error)) => return Ran::failed(error.to_string()),
-        None => return Ran::failed("nobody waits for it"),
+) -> (Ran, Option<Sandbox>) {
+    // Not cancelled: a command that is about to start must be ended, too.
+    let running = match program.begin(spawner, machine, None).await {
+        Ok(running) => running,
+        Err(error) => return (Ran::failed(error.to_string()), None),
     };
     let RunningProgram {
         mut sandbox,
@@ -78,22 +75,18 @@ pub async fn run(
         why = copying => Err(why),
         ended = ended(&mut sandbox) => ended,
     };
-    match &ended {
-        // The processes that the command left may hold the pipes open. They are killed now.
-        Ok(_) => sandbox.end().await,
-        Err(_) => sandbox.kill().await,
-    }
-    tail.take_rest(&stderr);
+    tail.add(&rest(&stderr));
     let result = match ended {
-        Ok(Ending::Exit(0)) => take_rest(&stdout, &mut output),
+        Ok(Ending::Exit(0)) => append(&mut output, &rest(&stdout)),
         Ok(Ending::Exit(code)) => Err(format!("it exited with code {code}")),
         Ok(Ending::Signal(signal)) => Err(format!("it was ended by signal {signal}")),
         Err(why) => Err(why),
     };
-    Ran {
+    let ran = Ran {
         output: result.map(|()| output),
         stderr: tail.text(secrets),
-    }
+    };
+    (ran, Some(sandbox))
 }
 
 /// Waits until the command ends.
@@ -126,11 +119,6 @@ async fn collect(stdout: &mut pipe::Receiver, output: &mut Vec<u8>) -> Result<()
     }
 }
 
-/// Reads what the command has printed and nobody has read yet.
-fn take_rest(stdout: &pipe::Receiver, output: &mut Vec<u8>) -> Result<(), String> {
-    rest(stdout, |chunk| append(output, chunk))
-}
-
 fn append(output: &mut Vec<u8>, chunk: &[u8]) -> Result<(), String> {
     if output.len().saturating_add(chunk.len()) > MAX_OUTPUT {
         return Err(format!("it printed more than {MAX_OUTPUT} bytes"));
@@ -139,14 +127,17 @@ fn append(output: &mut Vec<u8>, chunk: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads from a pipe until it is empty or closed. Does not use `try_read`, which may not know yet
-/// that there is something to read.
-fn rest<E>(pipe: &pipe::Receiver, mut take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-    let mut chunk = [0; CHUNK];
-    while let Ok(read @ 1..) = retry_on_intr(|| rustix::io::read(pipe, &mut chunk)) {
-        take(chunk.get(..read).unwrap_or_default())?;
+/// Reads from a pipe until it is empty or closed, at most its capacity. Does not use `try_read`,
+/// which may not know yet that there is something to read.
+fn rest(pipe: &pipe::Receiver) -> Vec<u8> {
+    let (mut all, mut chunk) = (Vec::new(), [0; CHUNK]);
+    for _ in 0..MAX_RESTS {
+        match retry_on_intr(|| rustix::io::read(pipe, &mut chunk)) {
+            Ok(read @ 1..) => all.extend_from_slice(chunk.get(..read).unwrap_or_default()),
+            _ => break,
+        }
     }
-    Ok(())
+    all
 }
 
 /// The end of standard error.
@@ -164,13 +155,6 @@ impl Tail {
             self.add(chunk.get(..read).unwrap_or_default());
         }
         Ok(())
-    }
-
-    fn take_rest(&mut self, stderr: &pipe::Receiver) {
-        let _ = rest::<io::Error>(stderr, |chunk| {
-            self.add(chunk);
-            Ok(())
-        });
     }
 
     fn add(&mut self, chunk: &[u8]) {
@@ -193,5 +177,22 @@ impl Tail {
             .redact(bytes.unwrap_or_default(), false)
             .trim()
             .to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_of_stderr_has_no_secret_and_no_part_of_one() {
+        let secrets = Secrets::among(["a-long-secret-value"].into_iter());
+        let mut tail = Tail::default();
+        tail.add(b"before a-long-secret-value after\n");
+        assert!(!tail.text(&secrets).contains("secret"));
+        // The cut is within the secret.
+        let end = [&b"-long-secret-value\n"[..], &[b'x'; MAX_STDERR - 19]].concat();
+        tail.add(&[b"a", &*end].concat());
+        assert_eq!(tail.text(&secrets), "x".repeat(MAX_STDERR - 19));
     }
 }

@@ -12,6 +12,9 @@ use crate::mcp::policy::turns::Turns;
 const MAX_OF_CONTAINER: usize = 4;
 /// Limit on the commands that run at once.
 const MAX_SLOTS: usize = 16;
+/// The last slots, which only containers without a slot get, so that a few containers cannot take
+/// all.
+const MAX_FIRST: usize = 4;
 
 /// Hands out slots to containers in turn.
 #[derive(Clone)]
@@ -46,9 +49,16 @@ impl Slots {
     ) -> Result<Slot, EvaluatorError> {
         let (sender, receiver) = oneshot::channel();
         self.0.lock().turns.push(container, sender, bytes)?;
+        let mut place = Place {
+            slots: self,
+            container,
+            receiver,
+        };
         self.advance();
         // Never fails: only a slot consumes the sender.
-        receiver.await.map_err(|_| EvaluatorError::Busy)
+        (&mut place.receiver)
+            .await
+            .map_err(|_| EvaluatorError::Busy)
     }
 
     /// Gives the free slots to those that wait.
@@ -58,13 +68,10 @@ impl Slots {
             if state.taken >= MAX_SLOTS {
                 return;
             }
-            let Some((container, waiting, bytes)) = state.turns.begin() else {
+            let is_first = state.taken >= MAX_SLOTS - MAX_FIRST;
+            let Some((container, waiting, bytes)) = state.turns.begin(is_first) else {
                 return;
             };
-            if waiting.is_closed() {
-                state.turns.end(&container, bytes);
-                continue;
-            }
             state.taken = state.taken.saturating_add(1);
             // Dropping a slot takes the lock.
             drop(state);
@@ -76,6 +83,22 @@ impl Slots {
                 bytes,
             });
         }
+    }
+}
+
+/// The place of a caller that waits. Dropping it removes the caller from the queue.
+struct Place<'a> {
+    slots: &'a Slots,
+    container: &'a ContainerId,
+    receiver: oneshot::Receiver<Slot>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.receiver.close();
+        let is_wanted = |waiting: &oneshot::Sender<_>| !waiting.is_closed();
+        let mut state = self.slots.0.lock();
+        state.turns.retain(self.container, is_wanted);
     }
 }
 
@@ -106,14 +129,19 @@ mod tests {
     }
 
     #[test]
-    fn a_container_gets_4_slots_and_all_containers_16() {
+    fn a_container_gets_4_slots_and_all_containers_16_of_which_the_last_4_are_first_ones() {
         let slots = Slots::default();
-        let mut taken: Vec<_> = (0..4).map(|_| now(&slots, "a").unwrap()).collect();
-        assert!(now(&slots, "a").is_none());
-        for number in 0..12 {
-            taken.push(now(&slots, &format!("b{}", number / 4)).unwrap());
+        let mut taken = Vec::new();
+        for of in ["a", "b", "c"] {
+            taken.extend((0..4).map(|_| now(&slots, of).unwrap()));
+            assert!(now(&slots, of).is_none());
         }
-        assert!(now(&slots, "c").is_none(), "all slots are taken");
+        for number in 0..4 {
+            let of = format!("d{number}");
+            taken.push(now(&slots, &of).unwrap());
+            assert!(now(&slots, &of).is_none(), "the last slots are for others");
+        }
+        assert!(now(&slots, "e").is_none(), "all slots are taken");
         taken.clear();
         assert!(slots.0.lock().turns.lanes.is_empty());
         assert_eq!(slots.0.lock().taken, 0);
@@ -155,12 +183,22 @@ mod tests {
         let first: Vec<_> = (0..4).map(|_| now(&slots, "a").unwrap()).collect();
         let refused = slots.take(&a, turns::MAX_BYTES_OF_CONTAINER).now_or_never();
         assert!(matches!(refused, Some(Err(EvaluatorError::Busy))));
-        for _ in 4..turns::MAX_OF_CONTAINER {
-            assert!(slots.take(&a, 1).now_or_never().is_none());
+        let mut waiting: Vec<_> = (4..turns::MAX_OF_CONTAINER)
+            .map(|_| Box::pin(slots.take(&a, 1)))
+            .collect();
+        for one in &mut waiting {
+            assert!((&mut *one).now_or_never().is_none());
         }
         let refused = slots.take(&a, 1).now_or_never();
         assert!(matches!(refused, Some(Err(EvaluatorError::Busy))));
+        drop(waiting);
+        assert_eq!(
+            slots.0.lock().turns.load.jobs,
+            4,
+            "those that left were removed"
+        );
         drop(first);
-        assert!(now(&slots, "a").is_some(), "those that left were removed");
+        assert!(now(&slots, "a").is_some());
+        assert!(slots.0.lock().turns.lanes.is_empty());
     }
 }

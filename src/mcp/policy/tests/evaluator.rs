@@ -9,6 +9,7 @@ use addons::mcp::PoliciesSettings;
 use prometheus::{Encoder, Registry, TextEncoder};
 
 use super::*;
+use crate::mcp::Machine;
 
 const ARGUMENTS: &str = r#"{"to": "a@example.com"}"#;
 
@@ -58,7 +59,7 @@ impl Fixture {
             bundles: settings,
             ..PoliciesSettings::default()
         };
-        let mut policies = Policies::load(&settings, None);
+        let mut policies = Policies::load(&settings, None, &Machine::new("".into(), Vec::new()));
         let unloaded = std::mem::take(&mut policies.unloaded);
         let bundles = policies.bundles;
         Self {
