@@ -69,10 +69,8 @@ impl PeopleDecisions {
             }
             Act::SetPolicyText(source) => {
                 take_write(api)?;
-                let (api_of_act, who) = (Arc::clone(api), by.to_owned());
-                let done = move |change: &PolicyChange| {
-                    decide::policy_changed(&api_of_act, &who, "operator/set_policy", change);
-                };
+                let control = Arc::clone(&api.state.control);
+                let done = move |change: &PolicyChange| decide::policy_set(&*control, change);
                 let change = api.state.policies.set(source, by.into(), done).await?;
                 return Ok(json!({ "bundle": change.bundle, "digest": change.digest }));
             }

@@ -36,7 +36,8 @@ fn printable_with(text: &str, escape: impl Fn(char, &mut String)) -> Cow<'_, str
     clean.into()
 }
 
-fn is_harmful(c: char) -> bool {
+/// Whether a character is invisible, controls a terminal, or changes the direction of text.
+pub(crate) fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(
             c,
