@@ -85,12 +85,24 @@ impl PeopleDecisions {
 }
 
 impl Decisions for PeopleDecisions {
-    fn received(&self, by: &Arc<str>, method: &Arc<str>) {
-        tracing::info!(%by, %method, "MCP request by a person");
+    fn received(&self, by: &Arc<str>, method: &str, named: Option<&str>) {
+        tracing::info!(%by, method, named, "MCP request by a person");
         self.0.state.control.audit(OperatorAct {
             method: "operator/mcp",
-            name: Some(Arc::clone(method)),
+            name: Some(method.into()),
             by: Some(by.to_string()),
+            reason: named.map(Arc::from),
+            ..OperatorAct::default()
+        });
+    }
+
+    fn refused(&self, by: &Arc<str>, act: &str, why: &str) {
+        tracing::info!(%by, act, why, "an act of a person was refused");
+        self.0.state.control.audit(OperatorAct {
+            method: "operator/mcp",
+            name: Some("tools/call".into()),
+            by: Some(by.to_string()),
+            reason: Some(format!("{act} was refused: {why}").into()),
             ..OperatorAct::default()
         });
     }

@@ -13,6 +13,13 @@ pub(crate) fn printable(text: &str) -> String {
     .into_owned()
 }
 
+/// Escapes the same characters in each line. Tabs become spaces.
+pub(crate) fn printable_lines(text: &str) -> String {
+    let lines = text.split('\n');
+    let lines = lines.map(|line| printable(&line.replace('\t', "    ")));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Escapes the same characters within JSON text, where they can be only in strings.
 pub(crate) fn printable_json(text: &str) -> Cow<'_, str> {
     printable_with(text, |harmful, clean| {

@@ -251,13 +251,11 @@ impl PolicyKeeper {
         }
         let keeper = Arc::clone(self);
         // Called while the question is open, and no decision comes in between.
-        let is_current = move |record: &Record| match Self::still_asks(
-            &keeper.current(),
-            &record.topic,
-        ) {
-            true => Ok(()),
-            false => Err(NotSet::Outdated.to_string()),
-        };
+        let is_current =
+            move |record: &Record| match Self::still_asks(&keeper.current(), &record.topic) {
+                true => Ok(()),
+                false => Err(NotSet::Outdated.to_string()),
+            };
         let decided = self.ledger.approve_definition(id, decision, is_current);
         let refused = decided.await.err();
         // Reads what is recorded: a store that took too long may have done it.
@@ -353,7 +351,8 @@ impl PolicyKeeper {
         };
         let is_approved = |record: &Record| {
             record.state == State::Approved
-                && self::proposed(record).as_ref() == Some(&policy.source)
+                // Old arguments make room for new ones.
+                && self::proposed(record).is_none_or(|source| source == policy.source)
         };
         let Some(record) = record.filter(is_approved) else {
             block_in_place(|| proposed.write(None))?;
