@@ -35,7 +35,7 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 pub use act::OperatorAct;
-pub use approvals::{Approval, ApprovalList, ApproveBody, DenyBody};
+pub use approvals::{Approval, ApprovalList, ApproveBody, DenyBody, policy_set};
 pub use containers::{ContainerList, Done};
 pub use error::ErrorBody;
 pub use grants::{EVERY, GrantBody, GrantEntry, GrantList};

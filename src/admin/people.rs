@@ -69,10 +69,8 @@ impl PeopleDecisions {
             }
             Act::SetPolicyText(source) => {
                 take_write(api)?;
-                let (api_of_act, who) = (Arc::clone(api), by.to_owned());
-                let done = move |change: &PolicyChange| {
-                    decide::policy_changed(&api_of_act, &who, "operator/set_policy", change);
-                };
+                let control = Arc::clone(&api.state.control);
+                let done = move |change: &PolicyChange| decide::policy_set(&*control, change);
                 let change = api.state.policies.set(source, by.into(), done).await?;
                 return Ok(json!({ "bundle": change.bundle, "digest": change.digest }));
             }
@@ -87,12 +85,24 @@ impl PeopleDecisions {
 }
 
 impl Decisions for PeopleDecisions {
-    fn received(&self, by: &Arc<str>, method: &Arc<str>) {
-        tracing::info!(%by, %method, "MCP request by a person");
+    fn received(&self, by: &Arc<str>, method: &str, named: Option<&str>) {
+        tracing::info!(%by, method, named, "MCP request by a person");
         self.0.state.control.audit(OperatorAct {
             method: "operator/mcp",
-            name: Some(Arc::clone(method)),
+            name: Some(method.into()),
             by: Some(by.to_string()),
+            reason: named.map(Arc::from),
+            ..OperatorAct::default()
+        });
+    }
+
+    fn refused(&self, by: &Arc<str>, act: &str, why: &str) {
+        tracing::info!(%by, act, why, "an act of a person was refused");
+        self.0.state.control.audit(OperatorAct {
+            method: "operator/mcp",
+            name: Some("tools/call".into()),
+            by: Some(by.to_string()),
+            reason: Some(format!("{act} was refused: {why}").into()),
             ..OperatorAct::default()
         });
     }

@@ -91,7 +91,7 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Json<PolicyBody> {
     responses(
         (status = 200, body = PolicyBody, description = "The policy that is in force now"),
         (status = 404, body = ErrorBody, description = "No policy is stored"),
-        (status = 422, body = ErrorBody, description = "The configuration cannot be reloaded, so nothing was changed"),
+        (status = 422, body = ErrorBody, description = "The policy is removed, but the policies cannot be loaded: those before stay in force"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
         (status = 503, body = ErrorBody, description = "The file cannot be written"),
     )
@@ -101,9 +101,9 @@ pub(super) async fn reset(
     ConnectInfo(peer): ConnectInfo<Peer>,
 ) -> Result<Json<PolicyBody>, ApiError> {
     take_write(&api)?;
-    let (api_of_act, by) = (Arc::clone(&api), peer.who());
+    let (control, by) = (Arc::clone(&api.state.control), peer.who());
     let done = move |change: &PolicyChange| {
-        decide::policy_changed(&api_of_act, &by, "operator/reset_policy", change);
+        decide::policy_changed(&*control, &by, "operator/reset_policy", change);
     };
     api.state.policies.reset(done).await?;
     Ok(Json(body(&api)))

@@ -37,7 +37,7 @@ pub fn end_outdated(ledger: &Arc<Ledger>, snapshot: Arc<Snapshot>) {
             let (settings, topic) = (&snapshot.config.addons, &record.topic);
             settings.policy.still_asks(topic)
                 && settings.mcp.still_asks(topic, &snapshot.call_policies)
-                && PolicyKeeper::still_asks(&snapshot, record)
+                && PolicyKeeper::still_asks(&snapshot, topic)
         };
         // The ledger logs its errors.
         let _ = ledger.end_outdated(is_current).await;

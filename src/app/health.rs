@@ -60,7 +60,8 @@ impl Checks {
                 check("mcp_policies_loaded", loaded, false),
                 check(
                     "mcp_stored_policy_loaded",
-                    self.policies.current().policy.is_stored_policy_loaded(),
+                    self.policies.is_settled()
+                        && self.policies.current().policy.is_stored_policy_loaded(),
                     false,
                 ),
                 check("mcp_servers_alive", servers_are_alive(mounts), false),

@@ -35,7 +35,10 @@ pub fn policies(
 ) -> Arc<PolicyKeeper> {
     let later = Arc::clone(later);
     let reload = move || match later.get().and_then(Weak::upgrade) {
-        Some(reloader) => reloader.reload(),
+        // A mistake in another file does not keep a decision about the policy out of force.
+        Some(reloader) => reloader
+            .reload()
+            .or_else(|_logged| reloader.reload_policies()),
         None => Err(vec!["the server starts or stops".to_owned()]),
     };
     let snapshots = Arc::clone(snapshots);

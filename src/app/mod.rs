@@ -114,6 +114,9 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
     let own = OwnListeners::new(addresses.iter().copied());
     let app = App::build(source, Arc::clone(&config), own)?;
     app.learner.settle(&config.learned).await;
+    app.policies
+        .settle(|change| admin::policy_set(&*app, change))
+        .await;
     if let Some(dev) = &dev {
         dev.register(&app.registry).await?;
     }

@@ -169,9 +169,26 @@ impl Reloader {
         }
     }
 
+    /// Loads the policies alone, under the configuration in force. If there are errors, returns them
+    /// and keeps the present policies.
+    pub fn reload_policies(&self) -> Result<(), Vec<String>> {
+        let _reloading = self.current.lock();
+        let in_force = self.snapshots.current();
+        let snapshot = tokio::task::block_in_place(|| {
+            let config = &in_force.config;
+            let report = Report::default();
+            let policies = self.load_policies(&config.addons.mcp.policies, &report);
+            report.finish().map_err(texts)?;
+            self.build(Arc::clone(config), policies)
+        })?;
+        self.snapshots.replace(snapshot);
+        let ledger = &self.builder.long_lived.ledger;
+        approvals::end_outdated(ledger, self.snapshots.current());
+        tracing::info!("the policies were reloaded");
+        Ok(())
+    }
+
     fn load(&self) -> Result<Snapshot, Vec<String>> {
-        let texts =
-            |errors: ConfigErrors| errors.0.iter().map(ToString::to_string).collect::<Vec<_>>();
         let mut policies = None;
         let check = |settings: &Settings, report: &Report| {
             policies = Some(self.load_policies(&settings.mcp.policies, report));
@@ -185,15 +202,16 @@ impl Reloader {
         for warning in config.warnings.iter().filter(|one| !known.contains(one)) {
             tracing::warn!("{warning}");
         }
+        self.build(Arc::new(config), policies)
+    }
+
+    fn build(&self, config: Arc<Config>, policies: Policies) -> Result<Snapshot, Vec<String>> {
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
-        self.builder
-            .build(
-                generation,
-                Arc::new(config),
-                Some(&self.snapshots.current()),
-                policies,
-            )
-            .map_err(|failure| vec![failure.to_string()])
+        let in_force = self.snapshots.current();
+        let built = self
+            .builder
+            .build(generation, config, Some(&in_force), policies);
+        built.map_err(|failure| vec![failure.to_string()])
     }
 
     /// Loads the policies. A policy that cannot be loaded is reported as an error. The exception is
@@ -295,4 +313,8 @@ impl Reloader {
         *files = now;
         changed
     }
+}
+
+fn texts(errors: ConfigErrors) -> Vec<String> {
+    errors.0.iter().map(ToString::to_string).collect()
 }

@@ -10,7 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use addons::contract::{
-    ApprovalAnswer, ApprovalId, ApprovalOutcome, GrantId, LeaseId, Question, QuestionKind, Topic,
+    ApprovalAnswer, ApprovalId, ApprovalOutcome, Container, GrantId, LeaseId, Question,
+    QuestionKind, Topic,
 };
 use parking_lot::Mutex;
 use time::OffsetDateTime;
@@ -177,6 +178,13 @@ impl Ledger {
             .await?;
         let records = records.into_iter().map(|record| self.with_waiting(record));
         Ok(records.collect())
+    }
+
+    /// See [`ApprovalStore::pending`].
+    pub async fn pending(&self, container: &Container) -> Result<Vec<ApprovalId>, StoreError> {
+        let (id, lease) = (container.id.clone(), container.lease);
+        self.with(move |store, now| store.pending(&id, lease, now))
+            .await
     }
 
     /// See [`ApprovalStore::approve`].

@@ -51,6 +51,14 @@ pub trait ApprovalStore: fmt::Display + Send {
     /// Returns questions, the newest first.
     fn list(&mut self, filter: &Filter, now: OffsetDateTime) -> Result<Vec<Record>, StoreError>;
 
+    /// Returns the ids of a lease's open questions.
+    fn pending(
+        &mut self,
+        container: &ContainerId,
+        lease: LeaseId,
+        now: OffsetDateTime,
+    ) -> Result<Vec<ApprovalId>, StoreError>;
+
     /// Approves an open question. `scope` is [`Scope::default_of`] its kind if it is `None`. A
     /// grant for one execution ends after the time that the question had to be decided.
     fn approve(

@@ -1,8 +1,7 @@
 //! Files in the data directory that the server replaces as a whole.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
@@ -17,16 +16,12 @@ impl StateFile {
         Self(path)
     }
 
-    pub fn directory(&self) -> &Path {
-        self.0.parent().unwrap_or(Path::new("."))
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 
-    /// Creates the file's directory if it is missing, for this user alone.
-    pub fn make_directory(&self) -> io::Result<()> {
-        match DirBuilder::new().mode(0o700).create(self.directory()) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => Ok(()),
-        }
+    pub fn directory(&self) -> &Path {
+        self.0.parent().unwrap_or(Path::new("."))
     }
 
     /// Reads the file; `None` if there is none.
@@ -46,6 +41,12 @@ impl StateFile {
             path: self.0.clone(),
             file: file.transpose()?,
         })
+    }
+
+    /// Moves the file onto another one in its directory, atomically. After an error, it may be done.
+    pub fn replace(&self, other: &Self) -> io::Result<()> {
+        fs::rename(&self.0, &other.0)?;
+        sync_directory(&other.0)
     }
 
     /// Prepares the file as it is now.
@@ -71,6 +72,10 @@ impl Prepared {
                 _ => {}
             },
         }
-        File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
+        sync_directory(&self.path)
     }
+}
+
+fn sync_directory(file: &Path) -> io::Result<()> {
+    File::open(file.parent().unwrap_or(Path::new(".")))?.sync_all()
 }

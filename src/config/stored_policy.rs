@@ -7,10 +7,12 @@ use addons::contract::ApprovalId;
 use addons::json::strict;
 use serde::{Deserialize, Serialize};
 
-use super::state_file::{Prepared, StateFile};
+use super::state_file::StateFile;
 
-/// The directory and the file, below the data directory.
-const PATH: &str = "policy/policy.json";
+/// The file with the policy in force, in the data directory.
+const IN_FORCE: &str = "policy.json";
+/// The file with a proposed policy while its approval is recorded.
+const PROPOSED: &str = "policy.proposed.json";
 
 /// A policy that replaces a bundle.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -51,13 +53,22 @@ impl StoredPolicy {
     }
 }
 
-/// The file with the policy.
+/// A file with a policy.
 pub struct StoredPolicyFile(StateFile);
 
 impl StoredPolicyFile {
-    /// The file of a data directory.
+    /// The file with the policy in force of a data directory.
     pub fn of(data_dir: &Path) -> Self {
-        Self(StateFile::new(data_dir.join(PATH)))
+        Self(StateFile::new(data_dir.join(IN_FORCE)))
+    }
+
+    /// The file with a proposed policy, which is in force only once it has replaced the other file.
+    pub fn proposed(data_dir: &Path) -> Self {
+        Self(StateFile::new(data_dir.join(PROPOSED)))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
     }
 
     /// Reads the policy; `None` if no policy is stored. Fails if the file cannot be read or is
@@ -66,17 +77,15 @@ impl StoredPolicyFile {
         self.0.read()?.map(|bytes| parse(&bytes)).transpose()
     }
 
-    /// Prepares a file with this policy; with `None`, prepares the removal of the file.
-    pub fn with(&self, policy: Option<&StoredPolicy>) -> io::Result<Prepared> {
-        self.0.make_directory()?;
+    /// Stores this policy; with `None`, removes the file. After an error, it may be done.
+    pub fn write(&self, policy: Option<&StoredPolicy>) -> io::Result<()> {
         let text = policy.map(serde_json::to_vec).transpose()?;
-        self.0.with(text.as_deref())
+        self.0.with(text.as_deref())?.commit()
     }
 
-    /// Prepares the file as it is now.
-    pub fn unchanged(&self) -> io::Result<Prepared> {
-        self.0.make_directory()?;
-        self.0.unchanged()
+    /// Replaces another file with this one. After an error, it may be done.
+    pub fn replace(&self, other: &Self) -> io::Result<()> {
+        self.0.replace(&other.0)
     }
 }
 
@@ -113,17 +122,16 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = StoredPolicyFile::of(directory.path());
         assert_eq!(file.read().unwrap(), None);
-        file.with(Some(&policy())).unwrap().commit().unwrap();
-        assert_eq!(file.read().unwrap(), Some(policy()));
-        for (path, mode) in [("policy", 0o700), ("policy/policy.json", 0o600)] {
-            let metadata = fs::metadata(directory.path().join(path)).unwrap();
-            assert_eq!(metadata.permissions().mode() & 0o777, mode, "{path}");
-        }
-        let before = file.unchanged().unwrap();
-        file.with(None).unwrap().commit().unwrap();
+        let proposed = StoredPolicyFile::proposed(directory.path());
+        proposed.write(Some(&policy())).unwrap();
         assert_eq!(file.read().unwrap(), None);
-        before.commit().unwrap();
+        proposed.replace(&file).unwrap();
         assert_eq!(file.read().unwrap(), Some(policy()));
+        assert_eq!(proposed.read().unwrap(), None);
+        let mode = fs::metadata(file.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        file.write(None).unwrap();
+        assert_eq!(file.read().unwrap(), None);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use accept_backoff::AcceptBackoff;
 pub(crate) use log_throttle::LogThrottle;
-pub(crate) use printable::{printable, printable_json};
+pub(crate) use printable::{is_harmful, printable, printable_json, printable_lines};
 pub use tasks::TokioTasks;
 pub use wake_gated::WakeGated;
 

@@ -13,6 +13,13 @@ pub(crate) fn printable(text: &str) -> String {
     .into_owned()
 }
 
+/// Escapes the same characters in each line. Tabs become spaces.
+pub(crate) fn printable_lines(text: &str) -> String {
+    let lines = text.split('\n');
+    let lines = lines.map(|line| printable(&line.replace('\t', "    ")));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Escapes the same characters within JSON text, where they can be only in strings.
 pub(crate) fn printable_json(text: &str) -> Cow<'_, str> {
     printable_with(text, |harmful, clean| {
@@ -36,7 +43,8 @@ fn printable_with(text: &str, escape: impl Fn(char, &mut String)) -> Cow<'_, str
     clean.into()
 }
 
-fn is_harmful(c: char) -> bool {
+/// Whether a character is invisible, controls a terminal, or changes the direction of text.
+pub(crate) fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(
             c,

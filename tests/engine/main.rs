@@ -23,6 +23,7 @@ mod dns_bounds;
 mod dns_https;
 mod learning;
 mod live_grants;
+mod policy_changes;
 mod registry;
 mod resolve;
 mod waiting;

@@ -8,7 +8,7 @@ use super::definitions;
 use crate::admin::act::OperatorAct;
 use crate::admin::containers::take_write;
 use crate::admin::error::ApiError;
-use crate::admin::{Api, NamedTool};
+use crate::admin::{Api, ControlPlane, NamedTool};
 use crate::approvals::{Decision, Record, Refused, Scope, State};
 use crate::mcp::policy::PolicyChange;
 
@@ -61,12 +61,14 @@ pub(in crate::admin) async fn set_proposed(
     id: ApprovalId,
     decision: Decision,
 ) -> Result<Record, ApiError> {
-    let (api_of_act, by) = (Arc::clone(api), decision.by.clone());
-    let done = move |record: &Record, change: &PolicyChange| {
+    let api_of_act = Arc::clone(api);
+    let recorded = move |record: &Record| {
         recorded(&api_of_act, "operator/approve", record, Some(Scope::Always));
-        policy_changed(&api_of_act, &by, "operator/set_policy", change);
     };
-    Ok(api.state.policies.approve(id, decision, done).await?)
+    let control = Arc::clone(&api.state.control);
+    let done = move |change: &PolicyChange| policy_set(&*control, change);
+    let policies = &api.state.policies;
+    Ok(policies.approve(id, decision, recorded, done).await?)
 }
 
 /// Approves and records all open questions about an accepted definition.
@@ -135,9 +137,14 @@ pub(super) fn recorded_by(
     });
 }
 
+/// Records who set a policy, and its text.
+pub fn policy_set(control: &dyn ControlPlane, change: &PolicyChange) {
+    policy_changed(control, &change.set_by, "operator/set_policy", change);
+}
+
 /// Records who changed the policy in force, and to which text.
 pub(in crate::admin) fn policy_changed(
-    api: &Api,
+    control: &dyn ControlPlane,
     by: &str,
     method: &'static str,
     change: &PolicyChange,
@@ -146,14 +153,15 @@ pub(in crate::admin) fn policy_changed(
         bundle,
         digest,
         proposal,
+        ..
     } = change;
-    tracing::warn!(by, %bundle, digest, ?proposal, "{method}: another policy is in force");
-    api.state.control.audit(OperatorAct {
+    tracing::warn!(by, %bundle, digest, ?proposal, "{method}: another policy is stored");
+    control.audit(OperatorAct {
         method,
         name: Some(Arc::clone(bundle)),
         approval: proposal.map(|id| id.to_string()),
         by: Some(by.to_owned()),
-        reason: Some(format!("sha256 {digest}").into()),
+        reason: digest.as_ref().map(|digest| format!("sha256 {digest}").into()),
         ..OperatorAct::default()
     });
 }

@@ -27,6 +27,7 @@ use crate::approvals::{
     Decision, Filter, NotLearned, Record, Refused, State as QuestionState, StoreError,
 };
 
+pub use decide::policy_set;
 pub use bodies::{Approval, ApprovalList, ApproveBody, DenyBody};
 pub(super) use bodies::{Subject, requested_scope, rfc3339};
 

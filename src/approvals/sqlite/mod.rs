@@ -20,7 +20,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use addons::contract::{ApprovalId, GrantId, LeaseId, Question};
+use addons::contract::{ApprovalId, ContainerId, GrantId, LeaseId, Question};
 use rusqlite::Connection;
 use time::OffsetDateTime;
 
@@ -189,6 +189,15 @@ impl ApprovalStore for SqliteApprovals {
 
     fn list(&mut self, filter: &Filter, now: OffsetDateTime) -> Result<Vec<Record>, StoreError> {
         self.run(now, |transaction| transaction.list(filter))
+    }
+
+    fn pending(
+        &mut self,
+        container: &ContainerId,
+        lease: LeaseId,
+        now: OffsetDateTime,
+    ) -> Result<Vec<ApprovalId>, StoreError> {
+        self.run(now, |transaction| transaction.pending_of(container, lease))
     }
 
     fn approve(

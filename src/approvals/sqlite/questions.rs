@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{ApprovalId, GrantId, Question, QuestionLimit};
+use addons::contract::{ApprovalId, ContainerId, GrantId, LeaseId, Question, QuestionLimit};
 use rusqlite::{OptionalExtension, Params, params};
 
 use super::row::rank_of;
@@ -111,6 +111,21 @@ impl Transaction<'_> {
             params![question.digest(), rank_of(question.topic().level)],
         )?;
         found.map(|id| parse(&id)).transpose()
+    }
+
+    /// See [`ApprovalStore::pending`](crate::approvals::ApprovalStore::pending).
+    pub(super) fn pending_of(
+        &self,
+        container: &ContainerId,
+        lease: LeaseId,
+    ) -> Result<Vec<ApprovalId>, SqliteError> {
+        let sql = "SELECT id FROM questions
+                   WHERE state = 'pending' AND container = ?1 AND lease = ?2";
+        let mut statement = self.conn.prepare_cached(sql)?;
+        let ids = statement.query_map([container.as_str(), &lease.to_string()], |row| {
+            row.get::<_, String>(0)
+        })?;
+        ids.map(|id| parse(&id?)).collect()
     }
 
     /// The limit that a new question would exceed.

@@ -23,17 +23,27 @@ pub(super) fn diff(arguments: &RawValue) -> Option<String> {
 }
 
 /// The policy in force and the proposed one, likewise. An agent wrote the latter, so that each line is
-/// without characters that change how a terminal shows the others.
+/// without characters that change how a terminal shows the others. Lines are compared as they are; a
+/// tab in a line with a sign is an arrow, so that no such line looks like its counterpart.
 pub(super) fn policy_diff(arguments: &RawValue) -> Option<String> {
     let members = Members::read(arguments).ok()?;
-    let text = |key| {
-        let text = members.text(key)?;
-        let lines = text
-            .split('\n')
-            .map(|line| printable(&line.replace('\t', "    ")));
-        Some(lines.collect::<Vec<_>>().join("\n"))
-    };
-    Some(signed(&text("old")?, &text("new")?))
+    let (old, new) = (members.text("old")?, members.text("new")?);
+    let lines = changes(&lines(&old), &lines(&new)).into_iter();
+    let lines = lines.map(|(sign, line)| {
+        let tab = if sign == ' ' { "    " } else { "→   " };
+        format!("{sign} {}", printable(&line.replace('\t', tab)))
+    });
+    Some(lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// The lines of a text. [`str::lines`] leaves out how they end.
+fn lines(text: &str) -> Vec<&str> {
+    let mut lines: Vec<_> = text.split('\n').collect();
+    match lines.last() {
+        Some(&"") => drop(lines.pop()),
+        _ => lines.push("\\ no newline at the end"),
+    }
+    lines
 }
 
 fn signed(old: &str, new: &str) -> String {
@@ -175,9 +185,28 @@ mod tests {
 
     #[test]
     fn a_proposed_policy_is_shown_as_its_changed_lines_without_harmful_characters() {
-        let json = r#"{"new":"package a\n\nallow := true\u001b[2K\r\n","old":"package a\n\n\tallow := false\n"}"#;
-        let json = RawValue::from_string(json.to_owned()).unwrap();
-        let expected = "  package a\n  \n-     allow := false\n+ allow := true\\u{1b}[2K\\u{d}";
-        assert_eq!(policy_diff(&json).unwrap(), expected);
+        each_row(
+            [
+                (
+                    r#"{"new":"package a\n\n\tx\nallow := true\u001b[2K\r\n","old":"package a\n\n\tx\n\tallow := false\n"}"#,
+                    "  package a\n  \n      x\n- →   allow := false\n+ allow := true\\u{1b}[2K\\u{d}",
+                ),
+                // Lines that look equal once they are printable.
+                (r#"{"new":"`    `\n","old":"`\t`\n"}"#, "- `→   `\n+ `    `"),
+                (
+                    r#"{"new":"\\u{200b}\n","old":"\u200b\n"}"#,
+                    "- \\u{200b}\n+ \\u{200b}",
+                ),
+                (r#"{"new":"a\r\n","old":"a\n"}"#, "- a\n+ a\\u{d}"),
+                (
+                    r#"{"new":"a","old":"a\n"}"#,
+                    "  a\n+ \\ no newline at the end",
+                ),
+            ],
+            |(json, expected)| {
+                let json = RawValue::from_string(json.to_owned()).unwrap();
+                assert_eq!(policy_diff(&json).unwrap(), expected);
+            },
+        );
     }
 }

@@ -49,9 +49,13 @@ fn shown(policy: &PolicyBody) -> String {
 fn head(policy: &PolicyBody) -> Vec<String> {
     let PolicyBody { set_by, set_at, .. } = policy;
     let bundle = policy.bundle.as_deref();
+    let is = match policy.problem {
+        Some(_) => "not in force",
+        None => "in force",
+    };
     let mut lines = vec![match (policy.origin.as_str(), bundle) {
         ("stored", bundle) => format!(
-            "in force: a policy that {} set at {}, in place of the bundle {}",
+            "{is}: a policy that {} set at {}, in place of the bundle {}",
             set_by.as_deref().unwrap_or("a person"),
             set_at.as_deref().unwrap_or("an unknown time"),
             bundle.unwrap_or("of mcp.yaml"),

@@ -21,7 +21,7 @@ use super::super::mounts::{
 };
 use super::super::version::{Era, Version};
 use super::{Act, Decisions, People};
-use crate::runtime::printable_json;
+use crate::runtime::{printable, printable_json, printable_lines};
 
 /// The beginning of the URI of an open question.
 const PENDING: &str = "approvals://pending/";
@@ -52,7 +52,8 @@ impl People {
             .and_then(|decisions| decisions.upgrade());
         let decisions =
             decisions.ok_or_else(|| protocol_error(SERVER_ERROR, "the server starts or stops"))?;
-        decisions.received(&by, &method);
+        let named = members.text("name").or_else(|| members.text("uri"));
+        decisions.received(&by, quoted(&method), named.as_deref().map(quoted));
         let servers = self.servers();
         let outcome = match (&*method, era) {
             ("initialize", Era::Legacy) => initialized(&members, &servers),
@@ -108,17 +109,17 @@ impl People {
             };
             listed.push(json!({
                 "uri": format!("{PENDING}{}", text("id")),
-                "name": format!("{} {}", text("kind"), text("subject")),
+                "name": printable(&format!("{} {}", text("kind"), text("subject"))),
                 "mimeType": "application/json",
             }));
         }
-        safe(object(json!({ "resources": listed })))
+        object(json!({ "resources": listed }))
     }
 
     async fn read(&self, decisions: &dyn Decisions, uri: &str) -> Outcome {
         if uri == policy_uri(self.desk.file_name()) {
             return match self.desk.policy() {
-                Ok(text) => contents(uri, "text/plain", &text),
+                Ok(text) => contents(uri, "text/plain", &printable_lines(&text)),
                 Err(why) => Err(protocol_error(SERVER_ERROR, why)),
             };
         }
@@ -166,7 +167,7 @@ impl People {
                 let members = members_of(arguments, &["source"])?;
                 Act::SetPolicyText(text_argument(&members, "source")?)
             }
-            _ => {
+            "policy_reader_decide" => {
                 let members = members_of(arguments, &["name", "arguments", "container"])?;
                 let tool = text_argument(&members, "name")?;
                 let container = text_argument(&members, "container")?;
@@ -175,19 +176,31 @@ impl People {
                     Err(why) => failed(&why),
                 };
             }
+            _ => return Err(unknown_tool(&named)),
         };
-        match decisions.act(by, act).await {
-            Ok(done) => safe(structured(&done)),
-            Err(why) => failed(&why),
+        match decisions.act(Arc::clone(&by), act).await {
+            Ok(done) => structured(&printable_value(done)),
+            Err(why) => {
+                decisions.refused(&by, &named, quoted(&why));
+                failed(&printable_lines(&why))
+            }
         }
     }
 }
 
-/// A result in which no character changes how a terminal shows the others.
-fn safe(outcome: Outcome) -> Outcome {
-    let result = outcome?;
-    let text = printable_json(result.get()).into_owned();
-    RawValue::from_string(text).map_err(|_| internal())
+/// A JSON value in whose texts no character changes how a terminal shows the others: the client of a
+/// person undoes the escapes of JSON.
+fn printable_value(value: Value) -> Value {
+    match value {
+        Value::String(text) => printable_lines(&text).into(),
+        Value::Array(values) => values.into_iter().map(printable_value).collect(),
+        Value::Object(members) => {
+            let members = members.into_iter();
+            let members = members.map(|(key, value)| (printable(&key), printable_value(value)));
+            members.collect()
+        }
+        other => other,
+    }
 }
 
 /// The era of a request. Refuses a revision that the gateway does not support.

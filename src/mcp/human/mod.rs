@@ -41,8 +41,11 @@ pub enum Act {
 
 /// What the server does for a person. Errors are sentences for the person.
 pub trait Decisions: Send + Sync {
-    /// Records that a person sent a request with this method.
-    fn received(&self, by: &Arc<str>, method: &Arc<str>);
+    /// Records that a person sent a request with this method, about a tool or a resource.
+    fn received(&self, by: &Arc<str>, method: &str, named: Option<&str>);
+
+    /// Records that a person's act was refused.
+    fn refused(&self, by: &Arc<str>, act: &str, why: &str);
 
     /// Does an act and records who did it. Returns the question, or the change of the policy.
     fn act(&self, by: Arc<str>, act: Act) -> BoxFuture<'_, Result<Value, String>>;

@@ -1,9 +1,11 @@
 //! Verifies the tokens (JWT, RFC 7519) of people against the public keys in a file.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use addons::contract::FileVersion;
 use addons::json::strict;
@@ -18,6 +20,7 @@ use serde_json::Value;
 use thiserror::Error;
 use time::OffsetDateTime;
 
+use crate::runtime::is_harmful;
 use crate::secret_files;
 
 /// The longest token, in bytes; those of common issuers have 1 to 2 KiB.
@@ -28,6 +31,8 @@ const MAX_FILE: u64 = 64 << 10;
 const MAX_KEYS: usize = 32;
 /// The longest subject, in bytes.
 const MAX_SUBJECT: usize = 256;
+/// How soon a file that cannot be used is read again, if it has not changed.
+const RETRY: Duration = Duration::from_secs(1);
 /// How far the issuer's clock may be off, in seconds.
 const SKEW: f64 = 60.0;
 
@@ -70,8 +75,11 @@ pub struct HumanTokens(Mutex<Option<Loaded>>);
 
 struct Loaded {
     path: PathBuf,
-    version: FileVersion,
-    keys: Arc<[Key]>,
+    /// `None` if the file could not be found.
+    version: Option<FileVersion>,
+    /// `None` if the file cannot be used, which was logged.
+    keys: Option<Arc<[Key]>>,
+    at: Instant,
 }
 
 /// A public key with its only algorithm.
@@ -110,42 +118,56 @@ impl HumanTokens {
         if token.len() > MAX_TOKEN || !is_token(token) {
             return Err(TokenError::Malformed);
         }
-        let keys = self.keys(&settings.jwks_file).map_err(|error| {
-            let file = settings.jwks_file.display();
-            tracing::error!(%file, %error, "mcp.yaml: tokens.human_jwt.jwks_file cannot be used: no token is accepted");
-            TokenError::Keys
-        })?;
+        let keys = self.keys(&settings.jwks_file).ok_or(TokenError::Keys)?;
         let claims = verified(&keys, token)?;
         check(&claims, settings, now)?;
         Ok(claims.sub)
     }
 
-    fn keys(&self, path: &Path) -> io::Result<Arc<[Key]>> {
+    /// The keys of the file; `None` if it cannot be used. An error is logged once for each change of the
+    /// file: anybody on this machine may send tokens.
+    fn keys(&self, path: &Path) -> Option<Arc<[Key]>> {
         let mut loaded = self.0.lock();
-        let metadata = fs::metadata(path)?;
-        if !metadata.is_file() || metadata.len() > MAX_FILE {
-            return Err(io::Error::other("not a regular file of at most 64 KiB"));
-        }
         // Taken before the file is read, so that the next read notices a change in between.
-        let version = secret_files::version(&metadata);
-        if let Some(known) = &*loaded
-            && known.path == path
-            && known.version == version
+        let metadata = fs::metadata(path);
+        let version = metadata.as_ref().ok().map(secret_files::version);
+        let known = loaded.as_ref();
+        let known = known.filter(|known| known.path == path && known.version == version);
+        if let Some(known) = known
+            && (known.keys.is_some() || known.at.elapsed() < RETRY)
         {
-            return Ok(Arc::clone(&known.keys));
+            return known.keys.clone();
         }
-        let mut bytes = Vec::new();
-        fs::File::open(path)?
-            .take(MAX_FILE)
-            .read_to_end(&mut bytes)?;
-        let keys: Arc<[Key]> = read_keys(&bytes).map_err(io::Error::other)?.into();
+        let keys = metadata.and_then(|metadata| read_file(path, &metadata));
+        if let (Err(error), None) = (&keys, known) {
+            let file = path.display();
+            tracing::error!(%file, %error, "mcp.yaml: tokens.human_jwt.jwks_file cannot be used: no token is accepted");
+        }
+        let keys: Option<Arc<[Key]>> = keys.ok().map(Into::into);
         *loaded = Some(Loaded {
             path: path.to_owned(),
             version,
-            keys: Arc::clone(&keys),
+            keys: keys.clone(),
+            at: Instant::now(),
         });
-        Ok(keys)
+        keys
     }
+}
+
+/// Reads the file of keys. Whoever can write it can be every person.
+fn read_file(path: &Path, metadata: &Metadata) -> io::Result<Vec<Key>> {
+    if !metadata.is_file() || metadata.len() > MAX_FILE {
+        return Err(io::Error::other("not a regular file of at most 64 KiB"));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err(io::Error::other(
+            "users other than its owner may write it: chmod go-w",
+        ));
+    }
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path)?;
+    file.take(MAX_FILE).read_to_end(&mut bytes)?;
+    read_keys(&bytes).map_err(io::Error::other)
 }
 
 /// Reads a JWK set (RFC 7517). Leaves out keys that verify no signatures, and keys of other types.
@@ -255,7 +277,7 @@ fn check(claims: &Claims, settings: &HumanJwt, now: OffsetDateTime) -> Result<()
     if !is_for_us {
         return Err(TokenError::Audience);
     }
-    let is_printable = !claims.sub.chars().any(char::is_control);
+    let is_printable = !claims.sub.contains(is_harmful);
     if !(1..=MAX_SUBJECT).contains(&claims.sub.len()) || !is_printable {
         return Err(TokenError::Claims);
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::characters;
 use super::error::LoadError;
 use super::files::{Files, file_name};
 use super::yaml;
@@ -74,7 +75,10 @@ impl Bundle {
                 "data.yaml" | "data.yml" => {
                     bundle.add_data(&path, yaml::parse(&text).map_err(refuse)?)?;
                 }
-                _ => bundle.policies.push((path, text)),
+                _ => {
+                    characters::check(&text).map_err(refuse)?;
+                    bundle.policies.push((path, text));
+                }
             }
         }
         if bundle.policies.is_empty() {

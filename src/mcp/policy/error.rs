@@ -49,6 +49,12 @@ pub enum LoadError {
          the bundle with: unified-proxy mcp policy reset"
     )]
     Stored(String, io::Error),
+    /// The policy that people set replaces a bundle that is not editable: the id of the bundle.
+    #[error(
+        "people set a policy in place of the bundle {0:?}, which policies.editable does not name: set \
+         `editable: {0}`, or return to the bundles of mcp.yaml with: unified-proxy mcp policy reset"
+    )]
+    Orphaned(String),
     /// The bundle has no policy.
     #[error("the bundle has no .rego file")]
     Empty,

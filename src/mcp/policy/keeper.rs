@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use addons::contract::{
     ApprovalAnswer, ApprovalId, Container, Question, QuestionKind, QuestionLimit, Topic,
@@ -14,28 +15,38 @@ use time::format_description::well_known::Rfc3339;
 use tokio::sync::Mutex;
 use tokio::task::block_in_place;
 
+use super::characters;
 use super::loading::check;
 use crate::approvals::{Decision, Ledger, Record, Refused, State, StoreError};
-use crate::config::{Prepared, StoredPolicy, StoredPolicyFile};
+use crate::config::{StoredPolicy, StoredPolicyFile};
 use crate::snapshot::Snapshot;
 
-/// The longest policy that can be proposed or set, in bytes. A question has room for two of them.
+/// The longest policy that can be proposed or set, in bytes. A question has room for two of them unless
+/// many of their characters are escaped in JSON.
 pub const MAX_SOURCE: usize = 64 << 10;
 /// What asks, in a question about a proposal.
 const RULE: &str = "propose_policy";
 
 /// Returns the snapshot in force.
 type Current = dyn Fn() -> Arc<Snapshot> + Send + Sync;
-/// Loads the configuration again.
+/// Loads the policies again.
 type Reload = dyn Fn() -> Result<(), Vec<String>> + Send + Sync;
 
-/// Keeps the policy that people set. Changes are made one after the other.
+/// Keeps the policy that people set. Changes are made one after the other, and only forward: nothing
+/// is in force that has to be taken back.
+///
+/// A proposal is first written to a file beside the policy in force, then its approval is recorded in
+/// the ledger, then its file replaces the policy in force, which is then loaded. The ledger decides:
+/// after a crash or an error at any step, [`PolicyKeeper::settle`] puts the proposal in force if its
+/// approval is recorded, and removes its file otherwise.
 pub struct PolicyKeeper {
     ledger: Arc<Ledger>,
     current: Box<Current>,
     reload: Box<Reload>,
-    /// Held during a change of the file.
+    /// Held during a change of the files.
     changing: Mutex<()>,
+    /// Whether the last change was completed.
+    is_settled: AtomicBool,
 }
 
 /// A change of the policy in force, for the audit.
@@ -43,10 +54,12 @@ pub struct PolicyKeeper {
 pub struct PolicyChange {
     /// The bundle whose policy changed.
     pub bundle: Arc<str>,
-    /// SHA-256 of the text in force, in hexadecimal.
-    pub digest: String,
+    /// SHA-256 of the text that was set, in hexadecimal; `None` if the bundle is in force again.
+    pub digest: Option<String>,
     /// The approved question; `None` if a person set a text, or returned to the bundle.
     pub proposal: Option<ApprovalId>,
+    /// Who set the text; empty if the bundle is in force again.
+    pub set_by: Arc<str>,
 }
 
 /// Why a policy was not proposed, or not set.
@@ -56,6 +69,8 @@ pub enum NotSet {
     Off,
     #[error("the policy must be a text of 1 to {MAX_SOURCE} bytes")]
     Length,
+    #[error("{0}")]
+    Characters(String),
     #[error("this is the policy in force already")]
     Same,
     #[error("the policy in force cannot be shown to a person: {0}")]
@@ -69,14 +84,26 @@ pub enum NotSet {
     Outdated,
     #[error("the policy cannot be loaded, so nothing was changed: {0}")]
     Invalid(String),
-    #[error("the configuration cannot be reloaded, so nothing was changed: {}", .0.join("; "))]
-    Reload(Vec<String>),
-    #[error("the policy cannot be stored: {0}")]
+    /// The change is stored, and decided if it was proposed.
+    #[error(
+        "the change is stored, but not in force: the policies cannot be loaded, and those that were \
+         loaded before stay in force until they can be: {}", .0.join("; ")
+    )]
+    NotLoaded(Vec<String>),
+    #[error(
+        "the policy cannot be stored: {0}; a proposal whose approval is recorded is put in force \
+         before the next change, or at the next start"
+    )]
     File(#[from] io::Error),
     #[error("no policy is stored: the bundle is in force")]
     NotStored,
     #[error(transparent)]
     Refused(#[from] Refused),
+    #[error(
+        "the policy in force and the proposed one are too long to be shown to a person together; a \
+         person can set the text without a question"
+    )]
+    TooLong,
     #[error("no person can be asked now: {0}")]
     Full(QuestionLimit),
     #[error("a person denied the same proposal{}", .0.as_ref().map(|words| format!(": {words}")).unwrap_or_default())]
@@ -102,6 +129,7 @@ impl PolicyKeeper {
             current: Box::new(current),
             reload: Box::new(reload),
             changing: Mutex::default(),
+            is_settled: AtomicBool::new(true),
         })
     }
 
@@ -113,7 +141,7 @@ impl PolicyKeeper {
     /// Asks a person whether a policy may replace the one in force. The text is not compiled: a
     /// container could otherwise make the server compile at will. Returns the question's id.
     pub async fn propose(&self, container: &Container, source: &str) -> Result<ApprovalId, NotSet> {
-        check_length(source)?;
+        check_text(source)?;
         let snapshot = self.current();
         let (bundle, base) = snapshot.policy.base().ok_or(NotSet::Off)?;
         let base = base.map_err(|why| NotSet::NoText(why.clone()))?;
@@ -141,87 +169,98 @@ impl PolicyKeeper {
         match self.ledger.ask(question, ttl).await? {
             ApprovalAnswer::Open(id) => Ok(id),
             ApprovalAnswer::Denied { words, .. } => Err(NotSet::Denied(words)),
+            ApprovalAnswer::Full(QuestionLimit::TooLong) => Err(NotSet::TooLong),
             ApprovalAnswer::Full(limit) => Err(NotSet::Full(limit)),
             // An approval sets the policy and leaves no grant.
             ApprovalAnswer::Granted { .. } | ApprovalAnswer::Used => Err(NotSet::Broken),
         }
     }
 
-    /// Whether an open question about a proposal can be approved in this snapshot: it is about the
-    /// policy in force, or its own policy is in force and the approval is being recorded. True for other
-    /// questions.
-    pub fn still_asks(snapshot: &Snapshot, record: &Record) -> bool {
-        let is_about_it = is_about(snapshot, &record.topic);
-        is_about_it || record.topic.kind != QuestionKind::Policy || is_set(snapshot, record)
+    /// Whether an open question about a proposal is about the policy in force of this snapshot. True for
+    /// other questions.
+    pub fn still_asks(snapshot: &Snapshot, topic: &Topic) -> bool {
+        let policy = &snapshot.policy;
+        let is_about_it = policy.editable.as_deref() == Some(&*topic.subject)
+            && *policy.digest == *topic.revision;
+        is_about_it || topic.kind != QuestionKind::Policy
     }
 
-    /// Approves a proposal and puts it in force. If that fails, the question is still open, unless
-    /// somebody else has decided, and the policy is as before. Otherwise, `done` gets the record and
-    /// the change. Done as a whole even if the future is dropped.
+    /// Whether the last change was completed, so that what people decided is in force.
+    pub fn is_settled(&self) -> bool {
+        self.is_settled.load(Ordering::Relaxed)
+    }
+
+    /// At the start, before there is a flow: completes or drops the change that a crash interrupted.
+    /// `done` as in [`Self::approve`].
+    pub async fn settle(&self, done: impl Fn(&PolicyChange)) {
+        let _changing = self.changing.lock().await;
+        match self.settle_now().await {
+            Ok(Some((_, change))) => {
+                done(&change);
+                // The policy in force was loaded before.
+                if let Err(error) = self.load() {
+                    tracing::error!(%error, "a policy that a person approved");
+                }
+            }
+            Ok(None) => {}
+            Err(error) => tracing::error!(%error, "the change of a policy is not completed"),
+        }
+    }
+
+    /// Approves a proposal and puts it in force. If its approval cannot be recorded, for example since
+    /// somebody else has decided, the policy is as before. Otherwise, `done` gets the change. Done as a
+    /// whole even if the future is dropped.
     pub async fn approve(
         self: &Arc<Self>,
         id: ApprovalId,
         decision: Decision,
-        done: impl FnOnce(&Record, &PolicyChange) + Send + 'static,
+        recorded: impl FnOnce(&Record) + Send + 'static,
+        done: impl Fn(&PolicyChange) + Send + Sync + 'static,
     ) -> Result<Record, NotSet> {
         let keeper = Arc::clone(self);
         let approved = tokio::spawn(async move {
+            let _changing = keeper.changing.lock().await;
+            keeper.settle_before(&done).await?;
             let (record, change) = keeper.approve_now(id, decision).await?;
-            done(&record, &change);
+            recorded(&record);
+            done(&change);
+            keeper.load()?;
             Ok(record)
         });
         approved.await.unwrap_or(Err(NotSet::Broken))
     }
 
     async fn approve_now(
-        &self,
+        self: &Arc<Self>,
         id: ApprovalId,
         decision: Decision,
     ) -> Result<(Record, PolicyChange), NotSet> {
-        let _changing = self.changing.lock().await;
         let record = self.ledger.get(id).await?.ok_or(Refused::Unknown)?;
-        let topic = &record.topic;
-        if topic.kind != QuestionKind::Policy {
+        if record.topic.kind != QuestionKind::Policy {
             return Err(NotSet::NoProposal(id));
         }
-        let approve = |decision| self.ledger.approve_definition(id, decision, |_| Ok(()));
-        if record.state != State::Pending {
-            // Refused with who decided.
-            approve(decision).await?;
-            return Err(NotSet::Broken);
-        }
-        let snapshot = self.current();
-        if is_set(&snapshot, &record) {
-            // A crash came between the change and its record.
-            let change = PolicyChange {
-                bundle: snapshot.policy.editable.clone().unwrap_or_default(),
-                digest: snapshot.policy.digest.clone(),
-                proposal: Some(id),
-            };
-            return Ok((approve(decision).await?, change));
-        }
-        if !is_about(&snapshot, topic) {
-            return Err(NotSet::Outdated);
-        }
-        let source = proposed(&record).ok_or(NotSet::Broken)?;
-        let by = decision.by.clone();
-        let (before, change) = block_in_place(|| self.put_in_force(source, &by, Some(id)))?;
-        let approved = match approve(decision).await {
-            Err(Refused::Store(error)) => match self.ledger.get(id).await {
-                // A store that took too long may have done it.
-                Ok(Some(record)) if record.state == State::Approved => Ok(record),
-                _ => Err(Refused::Store(error)),
-            },
-            approved => approved,
-        };
-        match approved {
-            Ok(record) => Ok((record, change)),
-            // For example, the lease has ended in the meantime.
-            Err(error) => {
-                block_in_place(|| self.restore(before));
-                Err(error.into())
+        if record.state == State::Pending {
+            if !Self::still_asks(&self.current(), &record.topic) {
+                return Err(NotSet::Outdated);
             }
+            let source = proposed(&record).ok_or(NotSet::Broken)?;
+            block_in_place(|| {
+                let policy = self.checked(source, &decision.by, Some(id))?;
+                Ok::<_, NotSet>(self.proposed().write(Some(&policy))?)
+            })?;
         }
+        let keeper = Arc::clone(self);
+        // Called while the question is open, and no decision comes in between.
+        let is_current =
+            move |record: &Record| match Self::still_asks(&keeper.current(), &record.topic) {
+                true => Ok(()),
+                false => Err(NotSet::Outdated.to_string()),
+            };
+        let decided = self.ledger.approve_definition(id, decision, is_current);
+        let refused = decided.await.err();
+        // Reads what is recorded: a store that took too long may have done it.
+        let settled = self.settle_now().await?;
+        settled.ok_or_else(|| refused.map_or(NotSet::Broken, NotSet::Refused))
     }
 
     /// Puts a text in force; `done` as in [`Self::approve`].
@@ -229,67 +268,116 @@ impl PolicyKeeper {
         self: &Arc<Self>,
         source: String,
         by: Arc<str>,
-        done: impl FnOnce(&PolicyChange) + Send + 'static,
+        done: impl Fn(&PolicyChange) + Send + Sync + 'static,
     ) -> Result<PolicyChange, NotSet> {
         let keeper = Arc::clone(self);
         let set = tokio::spawn(async move {
             let _changing = keeper.changing.lock().await;
-            let set = block_in_place(|| keeper.put_in_force(source, &by, None));
-            let (_, change) = set?;
+            keeper.settle_before(&done).await?;
+            let policy = block_in_place(|| {
+                let policy = keeper.checked(source, &by, None)?;
+                keeper.in_force().write(Some(&policy))?;
+                Ok::<_, NotSet>(policy)
+            })?;
+            let change = PolicyChange::to(&policy);
             done(&change);
+            keeper.load()?;
             Ok(change)
         });
         set.await.unwrap_or(Err(NotSet::Broken))
     }
 
-    /// Removes the stored policy, so that the bundle is in force again. Done as a whole even if the
-    /// future is dropped.
+    /// Removes the stored policy, so that the bundle is in force again; also a proposal whose approval
+    /// was interrupted. Done as a whole even if the future is dropped.
     pub async fn reset(
         self: &Arc<Self>,
-        done: impl FnOnce(&PolicyChange) + Send + 'static,
-    ) -> Result<PolicyChange, NotSet> {
+        done: impl Fn(&PolicyChange) + Send + Sync + 'static,
+    ) -> Result<(), NotSet> {
         let keeper = Arc::clone(self);
         let reset = tokio::spawn(async move {
             let _changing = keeper.changing.lock().await;
-            let change = block_in_place(|| keeper.reset_now())?;
-            done(&change);
-            Ok(change)
+            let (file, proposed) = (keeper.in_force(), keeper.proposed());
+            // A damaged file can be removed, too.
+            let before = match (file.read(), proposed.read()) {
+                (Ok(None), Ok(None)) => return Err(NotSet::NotStored),
+                (before, _) => before.ok().flatten(),
+            };
+            block_in_place(|| proposed.write(None).and_then(|()| file.write(None)))?;
+            let editable = keeper.current().policy.editable.clone();
+            done(&PolicyChange {
+                bundle: match before {
+                    Some(policy) => policy.bundle.into(),
+                    None => editable.unwrap_or_default(),
+                },
+                digest: None,
+                proposal: None,
+                set_by: Arc::default(),
+            });
+            keeper.load()
         });
         reset.await.unwrap_or(Err(NotSet::Broken))
     }
 
-    fn file(&self) -> StoredPolicyFile {
+    fn in_force(&self) -> StoredPolicyFile {
         StoredPolicyFile::of(&self.current().config.proxy.data_dir)
     }
 
-    fn reset_now(&self) -> Result<PolicyChange, NotSet> {
-        let file = self.file();
-        // A damaged file can be removed, too.
-        if matches!(file.read(), Ok(None)) {
-            return Err(NotSet::NotStored);
-        }
-        let bundle = self.current().policy.editable.clone().unwrap_or_default();
-        let before = file.unchanged()?;
-        file.with(None)?.commit()?;
-        if let Err(errors) = (self.reload)() {
-            self.restore(before);
-            return Err(NotSet::Reload(errors));
-        }
-        Ok(PolicyChange {
-            bundle,
-            digest: self.current().policy.digest.clone(),
-            proposal: None,
-        })
+    fn proposed(&self) -> StoredPolicyFile {
+        StoredPolicyFile::proposed(&self.current().config.proxy.data_dir)
     }
 
-    /// Stores a policy and reloads the configuration. Returns the file as it was, to be restored.
-    fn put_in_force(
+    /// Completes an earlier change before the next one.
+    async fn settle_before(&self, done: &impl Fn(&PolicyChange)) -> Result<(), NotSet> {
+        if let Some((_, change)) = self.settle_now().await? {
+            done(&change);
+        }
+        match self.is_settled() {
+            true => Ok(()),
+            false => self.load(),
+        }
+    }
+
+    /// Replaces the policy in force with the proposal that is written, and returns it, if its approval is
+    /// recorded; otherwise removes the proposal. The policy is not loaded yet.
+    async fn settle_now(&self) -> Result<Option<(Record, PolicyChange)>, NotSet> {
+        let proposed = self.proposed();
+        let Some(policy) = block_in_place(|| proposed.read())? else {
+            return Ok(None);
+        };
+        self.is_settled.store(false, Ordering::Relaxed);
+        let record = match policy.proposal.as_deref().and_then(ApprovalId::parse) {
+            Some(id) => self.ledger.get(id).await?,
+            None => None,
+        };
+        let is_approved = |record: &Record| {
+            record.state == State::Approved
+                // Old arguments make room for new ones.
+                && self::proposed(record).is_none_or(|source| source == policy.source)
+        };
+        let Some(record) = record.filter(is_approved) else {
+            block_in_place(|| proposed.write(None))?;
+            self.is_settled.store(true, Ordering::Relaxed);
+            return Ok(None);
+        };
+        block_in_place(|| proposed.replace(&self.in_force()))?;
+        Ok(Some((record, PolicyChange::to(&policy))))
+    }
+
+    /// Loads the policy that is stored.
+    fn load(&self) -> Result<(), NotSet> {
+        let loaded = block_in_place(|| (self.reload)());
+        self.is_settled.store(loaded.is_ok(), Ordering::Relaxed);
+        loaded.map_err(NotSet::NotLoaded)
+    }
+
+    /// A policy that can be loaded in place of the editable bundle.
+    fn checked(
         &self,
         source: String,
         by: &str,
         proposal: Option<ApprovalId>,
-    ) -> Result<(Prepared, PolicyChange), NotSet> {
-        check_length(&source)?;
+    ) -> Result<StoredPolicy, NotSet> {
+        check_text(&source)?;
         let snapshot = self.current();
         let policies = &snapshot.config.addons.mcp.policies;
         let editable = policies.editable.as_ref().ok_or(NotSet::Off)?;
@@ -298,63 +386,28 @@ impl PolicyKeeper {
         check(bundle.ok_or(NotSet::Off)?, &source)
             .map_err(|error| NotSet::Invalid(error.to_string()))?;
         let at = OffsetDateTime::now_utc().format(&Rfc3339);
-        let change = PolicyChange {
-            bundle: Arc::clone(editable),
-            digest: sha256_hex(&source),
-            proposal,
-        };
-        let policy = StoredPolicy::new(editable, source, by, at.unwrap_or_default(), proposal);
-        let file = self.file();
-        // On disk before the file is changed, so that a full disk cannot prevent its return.
-        let before = file.unchanged()?;
-        let stored = file.with(Some(&policy))?;
-        if let Err(error) = stored.commit() {
-            self.restore(before);
-            return Err(error.into());
-        }
-        let failed = match (self.reload)() {
-            Err(errors) => NotSet::Reload(errors),
-            // `policies.editable` was changed in the meantime.
-            Ok(()) if self.current().policy.stored.as_ref() != Some(&policy) => NotSet::Off,
-            Ok(()) => return Ok((before, change)),
-        };
-        self.restore(before);
-        Err(failed)
+        let at = at.unwrap_or_default();
+        Ok(StoredPolicy::new(editable, source, by, at, proposal))
     }
+}
 
-    /// Puts the file back, and the policy in force with it. Another reload may have read the file in
-    /// the meantime.
-    fn restore(&self, before: Prepared) {
-        if let Err(error) = before.commit() {
-            tracing::error!(%error, "the stored policy could not be put back: look at it with `unified-proxy mcp policy show`");
-        }
-        let stored = self.file().read().ok().flatten();
-        if self.current().policy.stored != stored {
-            // After an error, the check `configuration_current` fails until a reload succeeds.
-            let _ = (self.reload)();
+impl PolicyChange {
+    fn to(policy: &StoredPolicy) -> Self {
+        Self {
+            bundle: policy.bundle.as_str().into(),
+            digest: Some(sha256_hex(&policy.source)),
+            proposal: policy.proposal.as_deref().and_then(ApprovalId::parse),
+            set_by: policy.set_by.as_str().into(),
         }
     }
 }
 
-fn check_length(source: &str) -> Result<(), NotSet> {
-    match (1..=MAX_SOURCE).contains(&source.len()) {
-        true => Ok(()),
-        false => Err(NotSet::Length),
+/// Refuses a text that is too long, or that a person cannot see as it is.
+fn check_text(source: &str) -> Result<(), NotSet> {
+    if !(1..=MAX_SOURCE).contains(&source.len()) {
+        return Err(NotSet::Length);
     }
-}
-
-/// Whether a question is about the replacement of the policy in force.
-fn is_about(snapshot: &Snapshot, topic: &Topic) -> bool {
-    let policy = &snapshot.policy;
-    policy.editable.as_deref() == Some(&*topic.subject) && *policy.digest == *topic.revision
-}
-
-/// Whether the policy of a proposal is in force.
-fn is_set(snapshot: &Snapshot, record: &Record) -> bool {
-    let stored = snapshot.policy.stored.as_ref();
-    let proposal = stored.and_then(|stored| stored.proposal.as_deref());
-    let is_loaded = snapshot.policy.problem.is_none();
-    is_loaded && proposal.is_some_and(|proposal| *proposal == *record.id.to_string())
+    characters::check_shown(source).map_err(NotSet::Characters)
 }
 
 /// The proposed text of a question.

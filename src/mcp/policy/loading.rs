@@ -17,7 +17,7 @@ use super::command::{CommandEvaluator, LoadedCommand, MAX_VARIABLE_BYTES};
 use super::error::LoadError;
 use super::files::{BundleFiles, Files};
 use super::program::Program;
-use super::text::{self, Stored};
+use super::text;
 use super::{LoadedBundle, PolicyParts, RegoEvaluator};
 use crate::mcp::mounts::Machine;
 use crate::snapshot::PolicyText;
@@ -52,12 +52,12 @@ impl Policies {
         let paths = policies.bundles.iter().map(|bundle| &bundle.path);
         let source = policies.command.iter().flat_map(|one| &one.source);
         let files = BundleFiles::of(paths.chain(source).cloned());
-        let stored = Stored::read(policies, data_dir);
+        let stored = text::read_stored(policies, data_dir);
         let (mut unloaded, mut texts) = (Vec::new(), Vec::new());
         let bundles = policies.bundles.iter().map(|settings| {
             let is_editable = policies.editable.as_ref() == Some(&settings.id);
             let read = match &stored {
-                Some(stored) if is_editable => stored.files(),
+                Some(Ok(stored)) if is_editable => Ok(Files::of_policy(&stored.source)),
                 _ => Files::read(&settings.path),
             };
             if policies.shows_text() && (is_editable || policies.editable.is_none()) {
@@ -72,7 +72,7 @@ impl Policies {
             let settings = settings.clone();
             LoadedBundle { settings, program }
         });
-        let bundles = bundles.collect();
+        let mut bundles: Vec<_> = bundles.collect();
         let command = policies.command.as_ref().map(|settings| {
             let source = settings.source.as_deref().map(read_source).transpose();
             if policies.shows_text() {
@@ -90,7 +90,24 @@ impl Policies {
             let editable = policies.editable.as_ref();
             editable.is_none_or(|id| **id == *one.settings.id())
         });
-        let problem = problem.map(|one| one.error.to_string());
+        let mut problem = problem.map(|one| one.error.to_string());
+        let stored = stored.map(|stored| {
+            let failed = |error: LoadError| {
+                let settings = text::missing(policies, &error);
+                let why = problem.insert(error.to_string());
+                // What people replaced is not shown as the policy in force.
+                texts = vec![(Arc::clone(&settings.id), Err(why.clone()))];
+                unloaded.push(Unloaded {
+                    settings: Policy::Bundle(settings.clone()),
+                    error,
+                });
+                bundles.push(LoadedBundle {
+                    settings,
+                    program: None,
+                });
+            };
+            stored.map_err(failed).ok()
+        });
         Self {
             text: text::joined(policies, texts, stored, problem).into(),
             bundles,
@@ -121,13 +138,15 @@ impl Policies {
         parts: &PolicyParts,
     ) -> Arc<dyn Evaluator> {
         let metrics = Arc::clone(&parts.metrics);
+        // A stored policy that cannot be in force is the only bundle beside a command.
+        let is_denied = !self.bundles.is_empty() && on_unavailable == OnUnavailable::Deny;
         match self.command {
-            Some(command) => {
+            Some(command) if !is_denied => {
                 let runner = Arc::clone(&parts.commands);
                 let evaluator = CommandEvaluator::new(command, on_unavailable, runner, metrics);
                 Arc::new(evaluator)
             }
-            None => {
+            _ => {
                 let threads = Arc::clone(&parts.threads);
                 let bundles = self.bundles;
                 let evaluator = RegoEvaluator::new(bundles, on_unavailable, threads, metrics);

@@ -15,6 +15,7 @@
 mod answer;
 mod builtins;
 mod bundle;
+mod characters;
 mod command;
 mod error;
 mod files;

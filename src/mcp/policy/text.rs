@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use addons::contract::settings::Place;
 use addons::json::sha256_hex;
-use addons::mcp::PoliciesSettings;
+use addons::mcp::{Bundle, PoliciesSettings};
 
 use super::command::Source;
 use super::error::LoadError;
@@ -16,56 +17,53 @@ use crate::snapshot::PolicyText;
 /// with the text that it replaces.
 const MAX_TEXT: usize = 256 << 10;
 
-/// The policy in the data directory that replaces a bundle, or why it cannot be read.
-pub(super) struct Stored(Result<StoredPolicy, (PathBuf, std::io::Error)>);
-
-impl Stored {
-    /// Reads the policy that replaces the editable bundle; `None` if there is none.
-    pub fn read(policies: &PoliciesSettings, data_dir: Option<&Path>) -> Option<Self> {
-        let (editable, data_dir) = (policies.editable.as_ref(), data_dir?);
-        let read = match StoredPolicyFile::of(data_dir).read() {
-            Ok(policy) => Ok(policy?),
-            Err(error) => Err((data_dir.join("policy"), error)),
-        };
-        match &read {
-            Ok(policy) if editable.is_none_or(|id| **id != *policy.bundle) => {
-                tracing::warn!(
-                    bundle = policy.bundle,
-                    set_by = policy.set_by,
-                    "the policy that people set is not in force: it replaces another bundle than \
-                     policies.editable in mcp.yaml names"
-                );
-                None
-            }
-            Err(_) if editable.is_none() => None,
-            Ok(policy) => {
-                let digest = sha256_hex(&policy.source);
-                tracing::info!(
-                    bundle = policy.bundle,
-                    set_by = policy.set_by,
-                    set_at = policy.set_at,
-                    digest,
-                    "a policy that people set replaces the bundle"
-                );
-                Some(Self(read))
-            }
-            Err(_) => Some(Self(read)),
+/// The policy that people stored in the data directory, or why it cannot be in force; `None` if none
+/// is stored. It is in force only if `policies.editable` names the bundle that it replaces: otherwise,
+/// a change of mcp.yaml could bring back a more permissive bundle that people have replaced.
+pub(super) fn read_stored(
+    policies: &PoliciesSettings,
+    data_dir: Option<&Path>,
+) -> Option<Result<StoredPolicy, LoadError>> {
+    let file = StoredPolicyFile::of(data_dir?);
+    let policy = match file.read() {
+        Ok(policy) => policy?,
+        Err(error) => {
+            let path = file.path().display().to_string();
+            return Some(Err(LoadError::Stored(path, error)));
         }
+    };
+    if policies.editable.as_deref() != Some(&*policy.bundle) {
+        return Some(Err(LoadError::Orphaned(policy.bundle)));
     }
+    tracing::info!(
+        bundle = policy.bundle,
+        set_by = policy.set_by,
+        set_at = policy.set_at,
+        digest = sha256_hex(&policy.source),
+        "a policy that people set replaces the bundle"
+    );
+    Some(Ok(policy))
+}
 
-    /// The policy as the files of a bundle.
-    pub fn files(&self) -> Result<Files, LoadError> {
-        match &self.0 {
-            Ok(policy) => Ok(Files::of_policy(&policy.source)),
-            Err((path, error)) => {
-                let error = std::io::Error::new(error.kind(), error.to_string());
-                Err(LoadError::Stored(path.display().to_string(), error))
-            }
-        }
-    }
-
-    fn policy(self) -> Option<StoredPolicy> {
-        self.0.ok()
+/// Stands for a stored policy that cannot be in force: a policy that is not loaded. It judges what the
+/// replaced bundle judges; if that is unknown, all messages.
+pub(super) fn missing(policies: &PoliciesSettings, error: &LoadError) -> Bundle {
+    let id = match error {
+        LoadError::Orphaned(bundle) => bundle,
+        _ => policies.editable.as_deref().unwrap_or("stored"),
+    };
+    let mut bundles = policies.bundles.iter();
+    let replaced = bundles.find(|bundle| *bundle.id == *id);
+    Bundle {
+        id: id.into(),
+        path: PathBuf::new(),
+        entrypoint: "".into(),
+        methods: match replaced {
+            Some(bundle) => bundle.methods.clone(),
+            None => PoliciesSettings::METHODS.map(Arc::from).to_vec(),
+        },
+        key: "policies.editable".into(),
+        place: replaced.map_or(Place { line: 0, column: 0 }, |bundle| bundle.place),
     }
 }
 
@@ -106,11 +104,11 @@ pub(super) fn of_source(source: Result<&Source, &LoadError>) -> Result<String, S
 pub(super) fn joined(
     policies: &PoliciesSettings,
     texts: Vec<(Arc<str>, Result<String, String>)>,
-    stored: Option<Stored>,
+    stored: Option<Option<StoredPolicy>>,
     problem: Option<String>,
 ) -> PolicyText {
     let text = match texts.len() {
-        0 => return PolicyText::default(),
+        0 => PolicyText::default().text.map(|text| text.to_string()),
         1 => texts.into_iter().map(|(_, text)| text).collect(),
         _ => texts
             .into_iter()
@@ -128,7 +126,7 @@ pub(super) fn joined(
         digest: text.as_deref().map(sha256_hex).unwrap_or_default(),
         text: text.map(Into::into),
         is_stored: stored.is_some(),
-        stored: stored.and_then(Stored::policy),
+        stored: stored.flatten(),
         problem,
     }
 }

@@ -10,14 +10,6 @@ use crate::contract::settings::{Fields, Setting};
 
 /// Default of `methods`.
 const METHODS: [&str; 1] = ["tools/call"];
-/// Allowed values of `methods`.
-const KNOWN_METHODS: [&str; 5] = [
-    "tools/call",
-    "prompts/get",
-    "resources/read",
-    "elicitation/create",
-    "sampling/createMessage",
-];
 /// Limit on the bundles of one file. It is low, since each call may have to wait for every bundle.
 const MAX_BUNDLES: usize = 32;
 
@@ -102,7 +94,7 @@ fn bundle(at: &Setting<'_>) -> Option<Bundle> {
 pub(super) fn methods(fields: &Fields<'_>) -> Vec<Arc<str>> {
     fields.or("methods", METHODS.map(Arc::from).to_vec(), |at| {
         at.filled_list(|at| {
-            let known = KNOWN_METHODS.map(|method| (method, method));
+            let known = PoliciesSettings::METHODS.map(|method| (method, method));
             at.one_of(&known).map(Arc::from)
         })
     })

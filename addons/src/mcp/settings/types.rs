@@ -291,6 +291,15 @@ pub struct PoliciesSettings {
 }
 
 impl PoliciesSettings {
+    /// The methods of the messages that policies can judge.
+    pub const METHODS: [&str; 5] = [
+        "tools/call",
+        "prompts/get",
+        "resources/read",
+        "elicitation/create",
+        "sampling/createMessage",
+    ];
+
     /// The name of the file with the policy's text, for the language of the evaluator.
     pub const fn file_name(&self) -> &'static str {
         match self.command {

@@ -1,4 +1,5 @@
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::rand::SystemRandom;
@@ -108,6 +109,8 @@ impl Verifier {
     fn write(&self, text: &str) {
         let written = self.directory.path().join("new");
         fs::write(&written, text).unwrap();
+        // Whatever the umask.
+        fs::set_permissions(&written, Permissions::from_mode(0o644)).unwrap();
         fs::rename(written, &self.settings.jwks_file).unwrap();
     }
 
@@ -373,6 +376,14 @@ fn a_changed_file_counts_at_once_and_a_missing_or_long_one_ends_all_tokens() {
     let padded = json!({ "keys": [new.jwk("new")], "x": "y".repeat(64 << 10) });
     verifier.write(&padded.to_string());
     assert_eq!(verifier.verify(&of_new), Err(TokenError::Keys));
+    verifier.write(&json!({ "keys": [new.jwk("new")] }).to_string());
+    assert!(verifier.verify(&of_new).is_ok());
+    for mode in [0o664, 0o646] {
+        let permissions = Permissions::from_mode(mode);
+        fs::set_permissions(&verifier.settings.jwks_file, permissions).unwrap();
+        let verified = verifier.verify(&of_new);
+        assert_eq!(verified, Err(TokenError::Keys), "others may write it");
+    }
     fs::remove_file(&verifier.settings.jwks_file).unwrap();
     assert_eq!(verifier.verify(&of_new), Err(TokenError::Keys));
 }

@@ -15,6 +15,7 @@ use super::super::{Described, Events, MountError, MountSession, Outcome};
 use super::results::{contents, failed, members_of, resource_not_found, structured, text_argument};
 use super::{PolicyDesk, definitions, turn};
 use crate::mcp::error::{SERVER_ERROR, protocol_error, raw};
+use crate::mcp::policy::NotSet;
 
 /// A session with one policy server, which answers for the container of each call.
 pub struct PolicySession {
@@ -68,7 +69,12 @@ impl PolicySession {
         }
         match self.desk.policy() {
             Ok(text) => contents(&uri, "text/plain", &text),
-            Err(why) => Err(protocol_error(SERVER_ERROR, why)),
+            Err(why) => {
+                // The cause may name files of the host.
+                tracing::warn!(why, "an agent cannot read the policy");
+                let sentence = "The policy cannot be shown now";
+                Err(protocol_error(SERVER_ERROR, sentence))
+            }
         }
     }
 
@@ -107,7 +113,16 @@ impl PolicySession {
                 tracing::info!(container = %container.id, approval = %id, digest, "an agent proposed a policy");
                 structured(&json!({ "id": id.to_string() }))
             }
-            Err(why) => failed(&format!("The policy was not proposed: {why}")),
+            Err(why) => {
+                // The others may name files of the host.
+                let shown = match &why {
+                    NotSet::NoText(_) => "the policy in force cannot be shown to a person now",
+                    NotSet::Refused(_) | NotSet::Broken => "no person can be asked now",
+                    why => &why.to_string(),
+                };
+                tracing::info!(container = %container.id, %why, "a proposed policy is refused");
+                failed(&format!("The policy was not proposed: {shown}"))
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use addons::contract::settings::Place;
 use addons::contract::{ContainerId, Effect};
 use addons::mcp::PoliciesSettings;
 use prometheus::{Encoder, Registry, TextEncoder};
+use testkit::each_row_async;
 
 use super::*;
 use crate::mcp::Machine;
@@ -17,6 +18,7 @@ struct Fixture {
     _directory: tempfile::TempDir,
     evaluator: RegoEvaluator,
     unloaded: Vec<Unloaded>,
+    settings: PoliciesSettings,
     registry: Registry,
 }
 
@@ -66,6 +68,7 @@ impl Fixture {
             _directory: directory,
             evaluator: RegoEvaluator::new(bundles, on_unavailable, threads, metrics),
             unloaded,
+            settings,
             registry,
         }
     }
@@ -289,4 +292,59 @@ async fn inputs_that_are_too_large_too_deep_or_not_json_are_errors() {
         let error = result.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_stored_policy_that_cannot_be_in_force_denies_instead_of_the_bundle() {
+    let bundle = ("main", "decision := \"allow\"", "tools/call");
+    let stored = |bundle: &str, package: &str| {
+        let source = format!("package {package}\n\ndecision := \"deny_abort\"\n");
+        serde_json::json!({
+            "version": 1,
+            "bundle": bundle,
+            "source": source,
+            "set_by": "ann",
+            "set_at": "2030-01-01T00:00:00Z",
+        })
+        .to_string()
+    };
+    let replaced = stored("main", "mcp.authz");
+    let (renamed, cut) = (stored("old", "mcp.authz"), stored("main", "mcp.authz\0"));
+    each_row_async(
+        [
+            ("in force", &*replaced, Some("main"), None),
+            ("no key", &*replaced, None, Some("editable: main")),
+            ("renamed", &*renamed, Some("main"), Some("editable: old")),
+            ("damaged", "{", Some("main"), Some("cannot be read")),
+            ("damaged, no key", "{", None, Some("cannot be read")),
+            ("cut", &*cut, Some("main"), Some("U+0000")),
+        ],
+        async |(_, stored, editable, problem)| {
+            let fixture = Fixture::new(&[bundle], OnUnavailable::Deny);
+            let directory = fixture._directory.path();
+            fs::write(directory.join("policy.json"), stored).unwrap();
+            let mut settings = fixture.settings.clone();
+            settings.editable = editable.map(Into::into);
+            let policies = Policies::load(&settings, Some(directory));
+            assert_eq!(policies.text.is_stored_policy_loaded(), problem.is_none());
+            let threads = Arc::clone(&fixture.evaluator.threads);
+            let metrics = Arc::clone(&fixture.evaluator.metrics);
+            let evaluator =
+                RegoEvaluator::new(policies.bundles, OnUnavailable::Deny, threads, metrics);
+            let decided = evaluator
+                .evaluate("tools/call", evaluation(ARGUMENTS))
+                .await;
+            let Some(problem) = problem else {
+                assert_eq!(decided.unwrap().all[0].effect, Effect::DenyAbort);
+                return;
+            };
+            assert!(matches!(decided, Err(EvaluatorError::Unavailable(_))));
+            let [unloaded] = &policies.unloaded[..] else {
+                panic!("{:?}", policies.unloaded)
+            };
+            let error = unloaded.config_error().to_string();
+            assert!(error.contains(problem), "{error}");
+        },
+    )
+    .await;
 }

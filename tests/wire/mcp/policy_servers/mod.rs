@@ -126,7 +126,7 @@ fn approve(gateway: &Gateway, id: &str) -> Reply {
 }
 
 fn stored(gateway: &Gateway) -> PathBuf {
-    gateway.proxy.path("data/policy/policy.json")
+    gateway.proxy.path("data/policy.json")
 }
 
 fn names(listed: &Value, key: &str) -> Vec<String> {
@@ -392,18 +392,68 @@ fn a_policy_that_cannot_be_loaded_is_refused_with_the_errors_and_changes_nothing
     assert_eq!(set["result"]["isError"], true, "{set}");
     assert!(set.to_string().contains("policy.rego:3"), "{set}");
     assert!(!stored(&gateway).exists());
-    // A mistake in another file does not let a policy in halfway.
+    // A mistake in another file does not matter to the policy, in either direction.
     let good = propose(&gateway, ALLOW);
     let allowlist = gateway.proxy.path("config/allowlist.yaml");
-    let before = fs::read(&allowlist).unwrap();
     fs::write(&allowlist, "nonsense: [").unwrap();
     let reply = approve(&gateway, &good);
-    assert_eq!(reply.status, 422, "{}", reply.text());
-    assert!(!stored(&gateway).exists());
-    assert_eq!(policy(&gateway), DENY);
-    fs::write(&allowlist, before).unwrap();
-    assert_eq!(approve(&gateway, &good).status, 200);
+    assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(policy(&gateway), ALLOW);
+    assert_eq!(decided(&gateway), 0);
+    gateway.proxy.cli(&["mcp", "policy", "reset"]).ok();
+    assert_eq!(policy(&gateway), DENY);
+    assert_eq!(decided(&gateway), DENIED);
+}
+
+#[test]
+fn a_policy_that_people_set_never_gives_way_to_its_bundle_by_a_change_of_the_settings() {
+    let mut gateway = gateway();
+    let set = person_calls(
+        &gateway,
+        "policy_approver_set_policy_text",
+        json!({ "source": ALLOW }),
+    );
+    assert!(set["result"]["isError"].is_null(), "{set}");
+    let path = gateway.proxy.path("config/mcp.yaml");
+    let mut mcp: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    mcp["policies"].as_object_mut().unwrap().remove("editable");
+    fs::write(&path, mcp.to_string()).unwrap();
+    let reloaded = gateway.proxy.admin("POST", "/internal/reload", None);
+    assert_eq!(reloaded.status, 422, "{}", reloaded.text());
+    for words in ["editable: main", "unified-proxy mcp policy reset"] {
+        assert!(reloaded.text().contains(words), "{}", reloaded.text());
+    }
+    assert_eq!(decided(&gateway), 0);
+    gateway.proxy.crash_and_restart();
+    assert_eq!(decided(&gateway), -32953);
+    let checks = gateway.proxy.health().json()["checks"].clone();
+    assert_eq!(checks["mcp_stored_policy_loaded"], false, "{checks}");
+    let shown = gateway.proxy.cli(&["mcp", "policy", "show"]).ok();
+    assert!(shown.starts_with("# not in force: a policy"), "{shown}");
+    gateway.proxy.cli(&["mcp", "policy", "reset"]).ok();
+    assert_eq!(decided(&gateway), DENIED);
+    let checks = gateway.proxy.health().json()["checks"].clone();
+    assert_eq!(checks["mcp_stored_policy_loaded"], true, "{checks}");
+}
+
+#[test]
+fn a_crash_while_an_approval_is_recorded_leaves_no_denied_policy() {
+    let mut gateway = gateway();
+    let (denied, approved) = (propose(&gateway, ALLOW), propose(&gateway, ASK));
+    assert_eq!(approve(&gateway, &approved).status, 200);
+    let whole = fs::read_to_string(stored(&gateway)).unwrap();
+    // What an approval leaves that is killed before, and after it is recorded.
+    let proposed = gateway.proxy.path("data/policy.proposed.json");
+    fs::write(&proposed, whole.replace(&approved, &denied)).unwrap();
+    gateway.proxy.crash_and_restart();
+    assert_eq!(policy(&gateway), ASK);
+    assert!(!proposed.exists());
+    fs::rename(stored(&gateway), &proposed).unwrap();
+    gateway.proxy.crash_and_restart();
+    assert_eq!(policy(&gateway), ASK);
+    assert!(!proposed.exists());
+    let line = json!({ "method": "operator/set_policy", "approval": approved });
+    gateway.proxy.audited(line);
 }
 
 #[test]
@@ -443,6 +493,14 @@ fn what_is_no_policy_is_not_proposed() {
             (json!({ "source": "" }), "a text of 1 to"),
             (json!({ "source": long }), "a text of 1 to"),
             (json!({ "source": DENY }), "the policy in force already"),
+            (
+                json!({ "source": format!("# a\u{0}\n{ALLOW}") }),
+                "line 1, column 4: the character U+0000",
+            ),
+            (
+                json!({ "source": format!("# \u{202e}\n{ALLOW}") }),
+                "U+202E",
+            ),
         ],
         |(arguments, reason)| {
             let proposed = agent_calls(&gateway, "policy_proposer_propose_policy", arguments);

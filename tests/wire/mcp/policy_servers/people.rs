@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
@@ -36,7 +37,10 @@ impl Issuer {
         };
         let keys =
             json!({ "keys": [Jwk::from_encoding_key(&issuer.key, Algorithm::ES256).unwrap()] });
-        fs::write(issuer.directory.path().join("jwks.json"), keys.to_string()).unwrap();
+        let file = issuer.directory.path().join("jwks.json");
+        fs::write(&file, keys.to_string()).unwrap();
+        // Whatever the umask.
+        fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
         issuer
     }
 
