@@ -19,6 +19,7 @@ use time::OffsetDateTime;
 use unified_proxy::approvals::sqlite::{FILE_NAME, SqliteApprovals};
 use unified_proxy::approvals::{Decision, Ledger, Record, State};
 use unified_proxy::config::{Config, StoredPolicy, StoredPolicyFile};
+use unified_proxy::mcp::Machine;
 use unified_proxy::mcp::policy::{NotSet, Policies, PolicyKeeper};
 use unified_proxy::snapshot::Snapshot;
 use unified_proxy::tls::UpstreamTls;
@@ -78,7 +79,9 @@ fn configured(directory: &Path) -> Arc<Config> {
 
 /// Loads the policies as a start or a reload does.
 fn loaded(config: &Arc<Config>) -> Arc<Snapshot> {
-    let policies = Policies::load(&config.addons.mcp.policies, Some(&config.proxy.data_dir));
+    let machine = Machine::new("".into(), Vec::new());
+    let data_dir = Some(&*config.proxy.data_dir);
+    let policies = Policies::load(&config.addons.mcp.policies, data_dir, &machine);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let chain = Chain::new(Vec::new(), Duration::from_secs(5));
     Arc::new(Snapshot {

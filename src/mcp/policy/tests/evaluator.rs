@@ -35,6 +35,11 @@ fn evaluation(arguments: &str) -> Evaluation {
     }
 }
 
+/// What a command could see; there is none.
+fn no_machine() -> Machine {
+    Machine::new("".into(), Vec::new())
+}
+
 impl Fixture {
     /// Loads bundles; each is given by its id, its rules and the method that it is for.
     fn new(bundles: &[(&str, &str, &str)], on_unavailable: OnUnavailable) -> Self {
@@ -61,7 +66,7 @@ impl Fixture {
             bundles: settings,
             ..PoliciesSettings::default()
         };
-        let mut policies = Policies::load(&settings, None, &Machine::new("".into(), Vec::new()));
+        let mut policies = Policies::load(&settings, None, &no_machine());
         let unloaded = std::mem::take(&mut policies.unloaded);
         let bundles = policies.bundles;
         Self {
@@ -325,7 +330,7 @@ async fn a_stored_policy_that_cannot_be_in_force_denies_instead_of_the_bundle() 
             fs::write(directory.join("policy.json"), stored).unwrap();
             let mut settings = fixture.settings.clone();
             settings.editable = editable.map(Into::into);
-            let policies = Policies::load(&settings, Some(directory));
+            let policies = Policies::load(&settings, Some(directory), &no_machine());
             assert_eq!(policies.text.is_stored_policy_loaded(), problem.is_none());
             let threads = Arc::clone(&fixture.evaluator.threads);
             let metrics = Arc::clone(&fixture.evaluator.metrics);
