@@ -57,9 +57,10 @@ impl Denied {
 }
 
 /// Reads and discards the rest of a denied body, up to 1 MiB in 5 s. If the denial has an answer in
-/// the client's protocol, the limit is the answer's `drain_bytes` in 100 s.
+/// the client's protocol, the limit is the answer's `drain_bytes`, in 100 s if it is higher.
 pub fn drain(body: Incoming, denial: &Denial) -> impl Future<Output = ()> + use<> {
     let (most, time) = match denial.answer() {
+        Some(answer) if answer.drain_bytes <= DRAIN_BYTES => (answer.drain_bytes, DRAIN_TIME),
         Some(answer) => (answer.drain_bytes, ANSWERED_DRAIN_TIME),
         None => (DRAIN_BYTES, DRAIN_TIME),
     };

@@ -13,8 +13,8 @@ use super::Engine;
 use crate::http::{Session, Timeouts};
 use crate::snapshot::Snapshot;
 
-/// The most connections of all unknown sources together, fewer if file descriptors are few. Each
-/// connection gets one response.
+/// The most connections of all unknown sources together, fewer if file descriptors are few. Those of
+/// callers with the token of the MCP gateway are among them, since the token comes later.
 const MAX_UNKNOWN_SOURCE_CONNECTIONS: usize = 256;
 /// If a limit is reached, this many further connections get a denial, fewer if file descriptors are
 /// few. All connections after them are closed unread.

@@ -65,19 +65,21 @@ impl<S> ClientIo<S> {
 /// body.
 fn without_refusal(bytes: &[u8]) -> usize {
     const STATUSES: [&[u8]; 3] = [b"400 ", b"414 ", b"431 "];
-    const VERSION: &[u8] = b"HTTP/1.1 ";
+    // A response to HTTP/1.0 has that version.
+    const VERSIONS: [&[u8]; 2] = [b"HTTP/1.1 ", b"HTTP/1.0 "];
+    const LENGTH: usize = VERSIONS[0].len();
     const LONGEST: usize = 256;
     let from = bytes.len().saturating_sub(LONGEST);
     let tail = bytes.get(from..).unwrap_or_default();
     if !tail.ends_with(b"\r\n\r\n") {
         return bytes.len();
     }
-    let mut starts = tail.windows(VERSION.len());
-    let Some(at) = starts.rposition(|start| start == VERSION) else {
+    let mut starts = tail.windows(LENGTH);
+    let Some(at) = starts.rposition(|start| VERSIONS.contains(&start)) else {
         return bytes.len();
     };
     let head = tail.get(at..).unwrap_or_default();
-    let status = head.strip_prefix(VERSION).unwrap_or_default();
+    let status = head.get(LENGTH..).unwrap_or_default();
     let is_bad = STATUSES.iter().any(|bad| status.starts_with(bad));
     let has = |text: &[u8]| head.windows(text.len()).any(|part| part == text);
     match is_bad && has(b"content-length: 0\r\n") && !has(b"content-type: ") {

@@ -1,157 +1,29 @@
 //! Request contexts: what `before` of the interceptor API, the call at the gateway and `after` know of
 //! one another.
 
+mod request_context;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Container, ContainerId, Effect, Executing, Handover, LeaseId};
-use addons::json::ObjectText;
+use addons::contract::{Container, ContainerId, Denial, LeaseId};
 use addons::mcp::ContextSettings;
 use parking_lot::Mutex;
 use prometheus::IntGauge;
-use serde_json::value::RawValue;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use tokio::time::{Instant, sleep};
 
-use super::caller::TraceContext;
 use super::warnings::{Subject, warn};
+use request_context::bytes_of_id;
 
-/// A container has at most this share of all contexts.
+pub use request_context::{MAX_PARAMS, RequestContext, Tool};
+
+/// A container has at most this share of all contexts, and of their bytes.
 const SHARE: usize = 10;
-/// The most bytes of all contexts together, without a fixed amount for each.
+/// The most bytes of all contexts together.
 const MAX_BYTES: usize = 128 << 20;
-/// The memory of a context without its texts.
-const FIXED_BYTES: usize = 512;
 /// The shortest time between two searches for contexts that have expired.
 const LEAST_SWEEP: Duration = Duration::from_secs(1);
-
-/// A tool, as a caller names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tool {
-    /// By the name that the gateway exposes, or that the caller's gateway gave it.
-    Named(Box<str>),
-    /// A tool of Claude Code itself.
-    OfClaudeCode(Box<str>),
-}
-
-impl Tool {
-    pub fn name(&self) -> &str {
-        match self {
-            Self::Named(name) | Self::OfClaudeCode(name) => name,
-        }
-    }
-}
-
-/// What is known of one call that another gateway asked about.
-pub struct RequestContext {
-    pub request_id: Box<str>,
-    pub agent_id: Option<Box<str>>,
-    /// The tool, as the caller named it.
-    pub tool: Option<Tool>,
-    /// The decision of `before`; `None` if `after` made the context.
-    pub decision: Option<Effect>,
-    pub reason: Option<Box<str>>,
-    /// What the policies returned for the call.
-    pub metadata: Option<Box<RawValue>>,
-    /// The approval for the call at the gateway.
-    pub handover: Option<Arc<Handover>>,
-    /// Under which `before` let the call pass, for the policies' questions about the result.
-    pub executing: Option<Executing>,
-    /// The `traceparent` for messages that follow from `before`.
-    pub traceparent: Option<Box<str>>,
-    created_at: OffsetDateTime,
-    execution: Mutex<Execution>,
-}
-
-/// The execution of the call at the gateway.
-#[derive(Clone, Copy, Default)]
-struct Execution {
-    started: Option<OffsetDateTime>,
-    ended: Option<OffsetDateTime>,
-    exit_code: Option<i32>,
-}
-
-impl RequestContext {
-    /// An empty context for a request.
-    pub fn new(request_id: Box<str>) -> Self {
-        Self {
-            request_id,
-            agent_id: None,
-            tool: None,
-            decision: None,
-            reason: None,
-            metadata: None,
-            handover: None,
-            executing: None,
-            traceparent: None,
-            created_at: OffsetDateTime::now_utc(),
-            execution: Mutex::default(),
-        }
-    }
-
-    /// The trace context for the call at the gateway.
-    pub fn trace(&self) -> Option<TraceContext> {
-        let parent = self.traceparent.as_deref()?.to_owned();
-        Some(TraceContext {
-            parent,
-            state: None,
-        })
-    }
-
-    /// Records that the gateway sends the call.
-    pub fn started(&self) {
-        self.execution.lock().started = Some(OffsetDateTime::now_utc());
-    }
-
-    /// Records the end of the call, and the exit code of a server that ended during the call.
-    pub fn ended(&self, exit_code: Option<i32>) {
-        let mut execution = self.execution.lock();
-        execution.ended.get_or_insert_with(OffsetDateTime::now_utc);
-        execution.exit_code = execution.exit_code.or(exit_code);
-    }
-
-    /// The context as policies see it.
-    pub fn to_json(&self) -> String {
-        let execution = *self.execution.lock();
-        let mut object = ObjectText::default();
-        let text = |object: &mut ObjectText, key: &str, text: Option<&str>| match text {
-            Some(text) => object.text(key, text),
-            None => object.member(key, "null"),
-        };
-        let time = |at: Option<OffsetDateTime>| at.and_then(|at| at.format(&Rfc3339).ok());
-        object.text("request_id", &self.request_id);
-        text(&mut object, "agent_id", self.agent_id.as_deref());
-        text(&mut object, "tool", self.tool.as_ref().map(Tool::name));
-        text(&mut object, "decision", self.decision.map(Effect::as_str));
-        text(&mut object, "reason", self.reason.as_deref());
-        let created_at = time(Some(self.created_at));
-        text(&mut object, "created_at", created_at.as_deref());
-        let started = time(execution.started);
-        text(&mut object, "execution_started", started.as_deref());
-        let ended = time(execution.ended);
-        text(&mut object, "execution_ended", ended.as_deref());
-        let exit_code = execution.exit_code.map(|code| code.to_string());
-        object.member("exit_code", exit_code.as_deref().unwrap_or("null"));
-        let metadata = self
-            .metadata
-            .as_ref()
-            .map_or("{}", |metadata| metadata.get());
-        object.member("metadata", metadata);
-        object.end()
-    }
-
-    /// The memory of the context, about.
-    fn bytes(&self) -> usize {
-        let tool = self.tool.as_ref().map(Tool::name);
-        let texts = [self.agent_id.as_deref(), tool, self.reason.as_deref()];
-        let texts = texts.into_iter().flatten().map(str::len);
-        let metadata = self.metadata.as_ref().map_or(0, |one| one.get().len());
-        let ids = self.request_id.len().saturating_mul(3);
-        [ids, metadata, FIXED_BYTES].into_iter().chain(texts).sum()
-    }
-}
 
 /// Why there is no context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +32,21 @@ pub enum NoContext {
     Unknown,
     /// Its time is over.
     Expired,
+    /// Its request called another tool than the response names.
+    OfAnotherTool,
+    /// Its request was denied, so that it cannot have this response.
+    Denied,
+}
+
+impl NoContext {
+    pub fn denial(self) -> Denial {
+        Denial::malformed(match self {
+            Self::Unknown => "no `tool_id`, and no context of this request_id, names the tool",
+            Self::Expired => "the context of this request_id has expired: context.ttl in mcp.yaml",
+            Self::OfAnotherTool => "the request with this id called another tool",
+            Self::Denied => "the request with this id was denied, so it can have no result",
+        })
+    }
 }
 
 /// The contexts of all leases. Their ids are chosen by callers, so that a context is found only with
@@ -174,8 +61,10 @@ struct Kept {
     by_id: HashMap<Key, Slot>,
     /// In the order of their creation.
     order: BTreeMap<u64, Key>,
-    leases: HashMap<LeaseId, BTreeMap<u64, Box<str>>>,
+    leases: HashMap<LeaseId, Own>,
     next: u64,
+    /// Every context with a lower number has expired.
+    expired: u64,
     bytes: usize,
     ttl: Duration,
     /// Whether a task removes the contexts whose time is over.
@@ -184,9 +73,18 @@ struct Kept {
 
 type Key = (LeaseId, Box<str>);
 
+/// The contexts of one lease.
+struct Own {
+    container: ContainerId,
+    /// In the order of their creation.
+    ids: BTreeMap<u64, Box<str>>,
+    bytes: usize,
+}
+
 struct Slot {
     number: u64,
     created: Instant,
+    bytes: usize,
     /// `None` once its time is over: for as long again, its id is known to have expired.
     context: Option<Arc<RequestContext>>,
 }
@@ -215,30 +113,38 @@ impl Contexts {
         let bytes = context.bytes();
         let mut kept = self.kept.lock();
         kept.ttl = limits.ttl;
-        self.remove(&mut kept, &key);
-        let own = kept.leases.get(&lease);
-        let own = own.filter(|own| own.len() >= limits.capacity.div_ceil(SHARE));
-        let own = own.and_then(|own| own.values().next().cloned());
-        if let Some(oldest) = own {
-            evicted(&container.id);
-            self.remove(&mut kept, &(lease, oldest));
+        self.drop_slot(&mut kept, &key);
+        let most = limits.capacity.div_ceil(SHARE);
+        let is_over = |own: &&Own| {
+            own.ids.len() >= most || own.bytes.saturating_add(bytes) > MAX_BYTES / SHARE
+        };
+        while let Some(own) = kept.leases.get(&lease).filter(is_over) {
+            let Some(oldest) = own.ids.values().next().cloned() else {
+                break;
+            };
+            self.evict(&mut kept, &(lease, oldest));
         }
         while kept.by_id.len() >= limits.capacity || kept.bytes.saturating_add(bytes) > MAX_BYTES {
             let Some(oldest) = kept.order.values().next().cloned() else {
                 break;
             };
-            evicted(&container.id);
-            self.remove(&mut kept, &oldest);
+            self.evict(&mut kept, &oldest);
         }
         let number = kept.next;
         kept.next = number.wrapping_add(1);
         kept.bytes = kept.bytes.saturating_add(bytes);
         kept.order.insert(number, key.clone());
-        let own = kept.leases.entry(lease).or_default();
-        own.insert(number, key.1.clone());
+        let own = kept.leases.entry(lease).or_insert_with(|| Own {
+            container: container.id.clone(),
+            ids: BTreeMap::new(),
+            bytes: 0,
+        });
+        own.ids.insert(number, key.1.clone());
+        own.bytes = own.bytes.saturating_add(bytes);
         let slot = Slot {
             number,
             created: Instant::now(),
+            bytes,
             context: Some(Arc::new(context)),
         };
         kept.by_id.insert(key, slot);
@@ -267,31 +173,36 @@ impl Contexts {
         id: &str,
         ttl: Duration,
     ) -> Result<Arc<RequestContext>, NoContext> {
-        let kept = self.kept.lock();
-        let slot = kept.by_id.get(&(lease, id.into()));
-        let slot = slot.ok_or(NoContext::Unknown)?;
-        let live = slot.context.as_ref();
-        let live = live.filter(|_| slot.created.elapsed() < ttl);
-        live.cloned().ok_or(NoContext::Expired)
+        self.kept.lock().find(&(lease, id.into()), ttl)
     }
 
-    /// Takes the context out. An expired one is removed.
+    /// Takes the context out if it passes `check`. Otherwise it stays as it is, so that a repetition
+    /// of the question gets the same answer.
     pub fn take(
         &self,
         lease: LeaseId,
         id: &str,
         ttl: Duration,
+        check: impl FnOnce(&RequestContext) -> Result<(), NoContext>,
     ) -> Result<Arc<RequestContext>, NoContext> {
-        let found = self.find(lease, id, ttl);
-        self.remove(&mut self.kept.lock(), &(lease, id.into()));
-        found
+        let key = (lease, id.into());
+        let mut kept = self.kept.lock();
+        let found = kept.find(&key, ttl)?;
+        check(&found)?;
+        self.drop_slot(&mut kept, &key);
+        Ok(found)
+    }
+
+    /// Removes a context: another request has its id.
+    pub fn remove(&self, lease: LeaseId, id: &str) {
+        self.drop_slot(&mut self.kept.lock(), &(lease, id.into()));
     }
 
     fn end(&self, lease: LeaseId) {
         let mut kept = self.kept.lock();
-        let own = kept.leases.get(&lease).cloned().unwrap_or_default();
-        for id in own.into_values() {
-            self.remove(&mut kept, &(lease, id));
+        let own = kept.leases.get(&lease).map(|own| own.ids.clone());
+        for id in own.unwrap_or_default().into_values() {
+            self.drop_slot(&mut kept, &(lease, id));
         }
     }
 
@@ -299,17 +210,12 @@ impl Contexts {
     fn expire(&self) -> Option<Duration> {
         let mut kept = self.kept.lock();
         let ttl = kept.ttl;
-        let is_over = |key: &&Key| {
-            let slot = kept.by_id.get(*key);
-            slot.is_none_or(|slot| slot.created.elapsed() >= ttl)
-        };
-        let keys: Vec<Key> = kept.order.values().take_while(is_over).cloned().collect();
-        for key in keys {
-            let age = kept.by_id.get(&key).map(|slot| slot.created.elapsed());
-            match age {
-                Some(age) if age < ttl.saturating_mul(2) => self.forget(&mut kept, &key),
-                _ => self.remove(&mut kept, &key),
-            }
+        for (_, key) in kept.older_than(ttl.saturating_mul(2), 0) {
+            self.drop_slot(&mut kept, &key);
+        }
+        for (number, key) in kept.older_than(ttl, kept.expired) {
+            self.forget(&mut kept, &key);
+            kept.expired = number.wrapping_add(1);
         }
         if kept.order.is_empty() {
             kept.is_swept = false;
@@ -320,24 +226,64 @@ impl Contexts {
 
     /// Forgets all but the id of a context.
     fn forget(&self, kept: &mut Kept, key: &Key) {
-        let slot = kept.by_id.get_mut(key);
-        if let Some(context) = slot.and_then(|slot| slot.context.take()) {
-            kept.bytes = kept.bytes.saturating_sub(context.bytes());
+        let Some(slot) = kept.by_id.get_mut(key) else {
+            return;
+        };
+        if slot.context.take().is_some() {
+            let left = bytes_of_id(&key.1);
+            let freed = slot.bytes.saturating_sub(left);
+            slot.bytes = left;
+            kept.free(key.0, freed);
             self.active.dec();
         }
     }
 
-    fn remove(&self, kept: &mut Kept, key: &Key) {
+    fn evict(&self, kept: &mut Kept, key: &Key) {
+        let is_live = kept.by_id.get(key).is_some_and(|one| one.context.is_some());
+        if let Some(own) = kept.leases.get(&key.0).filter(|_| is_live) {
+            evicted(&own.container);
+        }
+        self.drop_slot(kept, key);
+    }
+
+    fn drop_slot(&self, kept: &mut Kept, key: &Key) {
         self.forget(kept, key);
         let Some(slot) = kept.by_id.remove(key) else {
             return;
         };
+        kept.free(key.0, slot.bytes);
         kept.order.remove(&slot.number);
         if let Some(own) = kept.leases.get_mut(&key.0) {
-            own.remove(&slot.number);
-            if own.is_empty() {
+            own.ids.remove(&slot.number);
+            if own.ids.is_empty() {
                 kept.leases.remove(&key.0);
             }
+        }
+    }
+}
+
+impl Kept {
+    fn find(&self, key: &Key, ttl: Duration) -> Result<Arc<RequestContext>, NoContext> {
+        let slot = self.by_id.get(key).ok_or(NoContext::Unknown)?;
+        let live = slot.context.as_ref();
+        let live = live.filter(|_| slot.created.elapsed() < ttl);
+        live.cloned().ok_or(NoContext::Expired)
+    }
+
+    /// The contexts from this number on that are at least this old.
+    fn older_than(&self, age: Duration, from: u64) -> Vec<(u64, Key)> {
+        let is_older = |(_, key): &(&u64, &Key)| {
+            let slot = self.by_id.get(*key);
+            slot.is_none_or(|slot| slot.created.elapsed() >= age)
+        };
+        let older = self.order.range(from..).take_while(is_older);
+        older.map(|(number, key)| (*number, key.clone())).collect()
+    }
+
+    fn free(&mut self, lease: LeaseId, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        if let Some(own) = self.leases.get_mut(&lease) {
+            own.bytes = own.bytes.saturating_sub(bytes);
         }
     }
 }

@@ -174,19 +174,25 @@ impl Fixture {
 
     async fn approve(&self, id: ApprovalId) -> Result<Record, NotSet> {
         let changes = Arc::clone(&self.changes);
-        let done = move |_: &_| drop(changes.fetch_add(1, Ordering::Relaxed));
+        let done = move |_: &_| {
+            changes.fetch_add(1, Ordering::Relaxed);
+        };
         self.keeper.approve(id, by("ann"), |_| {}, done).await
     }
 
     async fn set(&self, source: &str) -> Result<(), NotSet> {
         let changes = Arc::clone(&self.changes);
-        let done = move |_: &_| drop(changes.fetch_add(1, Ordering::Relaxed));
+        let done = move |_: &_| {
+            changes.fetch_add(1, Ordering::Relaxed);
+        };
         let set = self.keeper.set(source.to_owned(), "ann".into(), done);
         set.await.map(drop)
     }
 
     async fn settle(&self) {
-        let done = |_: &_| drop(self.changes.fetch_add(1, Ordering::Relaxed));
+        let done = |_: &_| {
+            self.changes.fetch_add(1, Ordering::Relaxed);
+        };
         self.keeper.settle(done).await;
     }
 

@@ -30,6 +30,8 @@ pub struct Intercept {
     pub context: Option<Box<str>>,
     /// The decision on the request, if the flow is for its response.
     pub decision_before: Option<Effect>,
+    /// The params of the request as far as they are known, if the flow is for its response.
+    pub params: Option<Box<RawValue>>,
     /// The approval that `before` got for the call.
     pub handover: Option<Arc<Handover>>,
     /// The W3C trace context of the message, if the message has none itself.
@@ -37,7 +39,8 @@ pub struct Intercept {
     /// Whether the gateway asks, and the call is its own: the tool must be one of a configured
     /// server.
     pub is_at_gateway: bool,
-    /// Whether neither the tool nor the agent of a response is known.
+    /// Whether neither the tool nor the agent of a response is known: a bare result of Docker's
+    /// gateway.
     pub is_unattributed: bool,
 }
 
@@ -92,3 +95,6 @@ pub struct PolicyMetadata(pub Box<RawValue>);
 /// The arguments that the policies put in the place of a call's arguments, in a slot of its flow:
 /// without the fields that an override sets, which may be secrets.
 pub struct RedactedArguments(pub Box<RawValue>);
+
+/// In a flow's slot if the policies replaced the result or error of the flow's response.
+pub struct RedactedOutcome;

@@ -179,6 +179,30 @@ pub struct McpRecord {
     pub suspicious: bool,
     /// The agent's id, as a caller of the interceptor API wrote it.
     pub agent_id: Option<Box<str>>,
+    /// The id of the call, as that caller wrote it.
+    pub request_id: Option<Box<str>>,
+    /// When that caller asked.
+    pub phase: Option<McpPhase>,
+}
+
+/// When another gateway asks about a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum McpPhase {
+    /// May the request be sent?
+    Before,
+    /// May the agent see the response?
+    After,
+}
+
+impl McpPhase {
+    /// The name in the audit.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::After => "after",
+        }
+    }
 }
 
 /// Permission to send one request or notification exactly as the chain judged it. The engine sends

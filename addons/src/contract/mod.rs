@@ -67,7 +67,8 @@ pub use flow::{
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use identify::{Identified, Identify};
 pub use intercept::{
-    CLAUDE_CODE, Handover, INTERCEPTOR, Intercept, PolicyMetadata, RedactedArguments, SpanParent,
+    CLAUDE_CODE, Handover, INTERCEPTOR, Intercept, PolicyMetadata, RedactedArguments,
+    RedactedOutcome, SpanParent,
 };
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges, run_on};
 pub use learned::{Learned, LearnedHost};
@@ -76,7 +77,8 @@ pub use ledger::{ApprovalLedger, GRANTED, LiveGrant, NoLedger};
 pub use level::{Level, Standing};
 pub use live::LiveFlow;
 pub use mcp::{
-    CallPermit, Direction, Frame, FrameBody, FrameKind, McpRecord, McpSubject, RpcError, RpcOutcome,
+    CallPermit, Direction, Frame, FrameBody, FrameKind, McpPhase, McpRecord, McpSubject, RpcError,
+    RpcOutcome,
 };
 pub use message::{DnsAnswer, DnsQuery, Request, Response};
 pub use order::{Link, OrderError};

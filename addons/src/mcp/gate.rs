@@ -22,7 +22,7 @@ use super::settings::ServerSettings;
 use super::{Mcp, TOOLS_CALL};
 use crate::contract::{
     Code, Container, Definition, Denial, Direction, Effect, Flow, Frame, FrameBody, FrameKind,
-    Intercept, Level, RedactedArguments, RpcOutcome, Standing, Verdict,
+    Intercept, Level, RedactedArguments, RedactedOutcome, RpcOutcome, Standing, Verdict,
 };
 use crate::json::Members;
 
@@ -41,6 +41,9 @@ impl Mcp {
         let is_mounted = server.is_some_and(|server| server.is_for(&container.id));
         if !is_mounted && !is_built_in(flow, &target.server) {
             return Err(unknown_server(&target.server));
+        }
+        if !is_mounted {
+            check_latch(flow, &container, &target)?;
         }
         if &*frame.method == TOOLS_CALL && frame.direction == Direction::ToServer {
             return self.judge_call(flow, frame, &container, target).await;
@@ -271,6 +274,9 @@ impl Mcp {
             .await?
         {
             redact_outcome(frame, modified, &target)?;
+            if flow.find_slot::<Intercept>().is_some() {
+                flow.put_slot(RedactedOutcome);
+            }
         }
         match frame.direction {
             Direction::ToServer => {
@@ -319,6 +325,7 @@ impl Mcp {
         }
         let intercept = flow.find_slot::<Intercept>();
         let intercepted = intercept.and_then(|one| one.decision_before);
+        let reported = intercept.and_then(|one| one.params.clone());
         let record = flow.record().mcp.as_ref();
         let before = record.and_then(|mcp| mcp.decision).or(intercepted);
         let definition = frame.definition.as_deref();
@@ -329,7 +336,7 @@ impl Mcp {
             FrameBody::Params(params) => (params.as_deref(), None),
             FrameBody::Outcome(outcome) => {
                 let params = request.as_ref().and_then(|request| request.0.as_deref());
-                (params, Some((outcome, before)))
+                (params.or(reported.as_deref()), Some((outcome, before)))
             }
         };
         let message = EvaluatedMessage {

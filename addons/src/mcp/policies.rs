@@ -84,8 +84,9 @@ impl Mcp {
         flow: &mut Flow,
         message: &EvaluatedMessage<'_>,
     ) -> Result<Ruling, Denial> {
-        let decisions = self.decide(flow, message).await?;
         let policies = &self.settings.policies;
+        let ends = Instant::now().checked_add(policies.timeout);
+        let decisions = self.decide(flow, message, ends).await?;
         if decisions.is_empty() && policies.on_unavailable == OnUnavailable::Allow {
             return Ok(Ruling::undecided("policies.on_unavailable: allow"));
         }
@@ -97,7 +98,7 @@ impl Mcp {
         if !intercept.is_some_and(|one| one.is_unattributed) {
             return Ok(Ruling::of(decisions));
         }
-        let decisions = self.without_call(flow, message, decisions).await?;
+        let decisions = self.without_call(flow, message, decisions, ends).await?;
         Ok(match decisions.is_empty() {
             true => Ruling::undecided("no policy decides without the tool"),
             false => Ruling::of(decisions),
@@ -105,13 +106,15 @@ impl Mcp {
     }
 
     /// The decisions on a result whose call is not known, without those that depend on the call: a
-    /// bundle that reads the tool or the agent, and refuses an empty result as well, refuses the
-    /// missing tool. Redactions always count.
+    /// bundle that reads the tool or the agent, and refuses an empty result for the same reason and at
+    /// least as strictly, refuses the missing tool. Redactions always count. `ends` is for both
+    /// evaluations together.
     async fn without_call(
         &self,
         flow: &mut Flow,
         message: &EvaluatedMessage<'_>,
         mut decisions: Vec<Decision>,
+        ends: Option<Instant>,
     ) -> Result<Vec<Decision>, Denial> {
         let refuses_call = |one: &Decision| one.depends_on_call && one.effect > Effect::Redact;
         if !decisions.iter().any(refuses_call) {
@@ -123,11 +126,14 @@ impl Mcp {
             response: Some((&empty, None)),
             ..*message
         };
-        let neutral = self.decide(flow, &neutral).await?;
-        decisions.retain(|one| {
-            let mut others = neutral.iter().filter(|other| other.bundle == one.bundle);
-            !(refuses_call(one) && others.any(refuses_call))
-        });
+        let neutral = self.decide(flow, &neutral, ends).await?;
+        let is_for_call = |one: &Decision| {
+            neutral.iter().any(|other| {
+                let is_same = other.bundle == one.bundle && other.reason == one.reason;
+                is_same && other.effect >= one.effect
+            })
+        };
+        decisions.retain(|one| !(refuses_call(one) && is_for_call(one)));
         Ok(decisions)
     }
 
@@ -136,9 +142,9 @@ impl Mcp {
         &self,
         flow: &mut Flow,
         message: &EvaluatedMessage<'_>,
+        ends: Option<Instant>,
     ) -> Result<Vec<Decision>, Denial> {
         let policies = &self.settings.policies;
-        let ends = Instant::now().checked_add(policies.timeout);
         let mut decisions: Vec<Decision> = Vec::new();
         loop {
             let last = decisions.last();

@@ -115,6 +115,8 @@ impl McpLine<'_> {
             member(out, ",\"suspicious\":", true);
         }
         optional(out, ",\"agent_id\":", self.agent_id);
+        optional(out, ",\"request_id\":", self.request_id);
+        optional(out, ",\"phase\":", self.phase);
     }
 }
 

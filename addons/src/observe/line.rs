@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use crate::contract::{Effect, Flow, FlowId, Host, Kind, McpSubject, Outcome};
+use crate::contract::{Effect, Flow, FlowId, Host, Kind, McpPhase, McpSubject, Outcome};
 
 /// Limit on the bytes of a path in a line; the rest is cut. A client chooses the path, and must not
 /// fill the log with one line.
@@ -75,6 +75,10 @@ pub(super) struct McpLine<'a> {
     pub(super) suspicious: bool,
     /// The agent's id, as a caller of the interceptor API wrote it.
     pub(super) agent_id: Option<&'a str>,
+    /// The id of the call, as that caller wrote it.
+    pub(super) request_id: Option<&'a str>,
+    /// Whether that caller asked before or after the call.
+    pub(super) phase: Option<&'static str>,
 }
 
 /// The cost of a flow. Lines with different costs can be folded: the folded line has the sums of
@@ -185,6 +189,8 @@ impl<'a> McpLine<'a> {
             reason: record.and_then(|record| record.reason.as_deref()),
             suspicious: record.is_some_and(|record| record.suspicious),
             agent_id: record.and_then(|record| record.agent_id.as_deref()),
+            request_id: record.and_then(|record| record.request_id.as_deref()),
+            phase: record.and_then(|record| record.phase.map(McpPhase::as_str)),
         })
     }
 }

@@ -1,6 +1,8 @@
-use addons::contract::{AuthMode, Registration, Source, Standing};
+use addons::contract::{AuthMode, Effect, Executing, Handover, Registration, Source, Standing};
 use proptest::prelude::*;
 use serde_json::Value;
+use serde_json::value::RawValue;
+use time::OffsetDateTime;
 use tokio::task::yield_now;
 
 use super::*;
@@ -34,8 +36,12 @@ fn contexts() -> Arc<Contexts> {
 fn allowed(id: &str) -> RequestContext {
     RequestContext {
         decision: Some(Effect::Allow),
-        ..RequestContext::new(id.into())
+        ..RequestContext::new(id.into(), "tools/call".into())
     }
+}
+
+fn take(contexts: &Contexts, web: &Container, id: &str) -> Result<Arc<RequestContext>, NoContext> {
+    contexts.take(web.lease, id, TTL, |_| Ok(()))
 }
 
 fn seen(context: &RequestContext) -> Value {
@@ -52,12 +58,65 @@ async fn a_context_is_found_with_its_lease_alone_until_its_time_is_over() {
     assert_eq!(find(web.lease, "2"), Some(NoContext::Unknown));
     sleep(TTL).await;
     assert_eq!(find(web.lease, "1"), Some(NoContext::Expired));
-    assert_eq!(
-        contexts.take(web.lease, "1", TTL).err(),
-        Some(NoContext::Expired)
-    );
+    for _repetition in 0..2 {
+        assert_eq!(take(&contexts, &web, "1").err(), Some(NoContext::Expired));
+    }
+    sleep(TTL).await;
     assert_eq!(find(web.lease, "1"), Some(NoContext::Unknown));
     assert_eq!(contexts.active.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_context_that_does_not_fit_the_response_stays() {
+    let (contexts, web) = (contexts(), container("web"));
+    contexts.keep(&web, allowed("1"), &limits(100));
+    let refused = contexts.take(web.lease, "1", TTL, |_| Err(NoContext::OfAnotherTool));
+    assert_eq!(refused.err(), Some(NoContext::OfAnotherTool));
+    assert!(take(&contexts, &web, "1").is_ok());
+    assert_eq!(take(&contexts, &web, "1").err(), Some(NoContext::Unknown));
+}
+
+#[test]
+fn a_context_is_of_the_tool_by_its_name_or_the_callers_id_alone() {
+    let mut context = allowed("1");
+    context.tool = Some(Tool::Named("kb_search".into()));
+    context.tool_id = Some("mcp-exec".into());
+    testkit::each_row(
+        [
+            (Tool::Named("kb_search".into()), true),
+            (Tool::Named("mcp-exec".into()), true),
+            (Tool::Named("kb".into()), false),
+            (Tool::Named("docker:kb_search".into()), false),
+            (Tool::Named("KB_search".into()), false),
+            (Tool::OfClaudeCode("kb_search".into()), false),
+            (Tool::OfClaudeCode("mcp-exec".into()), false),
+        ],
+        |(tool, expected)| assert_eq!(context.is_of(&tool), expected, "{tool:?}"),
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_has_a_tenth_of_the_bytes() {
+    let (contexts, web, db) = (contexts(), container("web"), container("db"));
+    contexts.keep(&db, allowed("0"), &limits(100_000));
+    let params = format!(r#"{{"name":"{}"}}"#, "x".repeat(MAX_PARAMS - 100));
+    let params = RawValue::from_string(params).unwrap();
+    for id in 0..1000 {
+        let mut context = allowed(&id.to_string());
+        context.params = Some(params.clone());
+        contexts.keep(&web, context, &limits(100_000));
+    }
+    let kept = contexts.kept.lock();
+    let own = &kept.leases[&web.lease];
+    assert!(own.bytes <= MAX_BYTES / SHARE);
+    assert!(
+        own.ids.len() > 500 && own.ids.len() < 1000,
+        "{}",
+        own.ids.len()
+    );
+    let all: usize = kept.by_id.values().map(|slot| slot.bytes).sum();
+    assert_eq!(kept.bytes, all);
+    assert!(kept.leases.contains_key(&db.lease));
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,7 +218,7 @@ proptest! {
                     Act::Before(id) => {
                         let context = RequestContext {
                             decision: Some(decision),
-                            ..RequestContext::new(id.to_string().into())
+                            ..RequestContext::new(id.to_string().into(), "tools/call".into())
                         };
                         contexts.keep(&web, context, &limits(1000));
                         expected.insert(id, None);
@@ -176,7 +235,7 @@ proptest! {
                         }
                     }
                     Act::After(id) => {
-                        let taken = contexts.take(web.lease, &id.to_string(), TTL);
+                        let taken = take(&contexts, &web, &id.to_string());
                         match expected.remove(&id) {
                             None => assert_eq!(taken.err(), Some(NoContext::Unknown)),
                             Some(executed) => {
@@ -195,6 +254,7 @@ proptest! {
             yield_now().await;
             assert_eq!(contexts.active.get(), 0);
             assert!(contexts.kept.lock().by_id.is_empty());
+            assert_eq!(contexts.kept.lock().bytes, 0);
         });
     }
 }

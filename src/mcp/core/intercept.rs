@@ -1,20 +1,19 @@
-//! Judges tool calls about which another gateway or an agent's hook asks, and their results.
+//! Judges requests about which another gateway or an agent's hook asks: tool calls above all.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{
     CLAUDE_CODE, Container, Denial, Direction, Effect, Executing, Frame, Handover, INTERCEPTOR,
-    Intercept, LiveFlow, McpTarget, PolicyMetadata, RedactedArguments, SpanParent,
+    Intercept, LiveFlow, McpPhase, McpTarget, PolicyMetadata, RedactedArguments, SpanParent,
 };
 use addons::mcp::OpenQuestion;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 
-use super::super::contexts::{NoContext, RequestContext, Tool};
+use super::super::contexts::{MAX_PARAMS, RequestContext, Tool};
 use super::intercepted_tool::Found;
 use super::judged_call::{JudgedCall, Refused};
 use super::people::hold;
-use super::results::into_outcome;
 use super::{Caller, Core, Outcome, record_end};
 
 /// The longest reason that a context keeps, in bytes.
@@ -34,7 +33,6 @@ pub struct Claims {
 
 /// A question about a request: may it be sent?
 pub struct Before {
-    pub caller: Arc<Caller>,
     pub claims: Claims,
     pub method: Arc<str>,
     /// The tool that the request calls; `None` for a method other than `tools/call`.
@@ -44,11 +42,14 @@ pub struct Before {
 
 /// A question about a response: may the agent see it?
 pub struct After {
-    pub caller: Arc<Caller>,
     pub claims: Claims,
-    /// The tool; `None` if the caller does not know it, and no context names it.
+    /// The tool, if the caller names it. A response without a tool and without a `request_id` is
+    /// judged by what can be judged without its call.
     pub tool: Option<Tool>,
-    pub outcome: Outcome,
+    /// The params of the request, if the caller sends them.
+    pub params: Option<Box<RawValue>>,
+    /// `None` if there is nothing to judge: the call failed, or its result is a denial of ours.
+    pub outcome: Option<Outcome>,
 }
 
 /// A request or response that passes.
@@ -69,7 +70,7 @@ pub struct Ruled {
 
 impl Ruled {
     /// The verdict on a question that the chain did not judge.
-    fn refused(denial: Denial) -> Self {
+    pub(super) fn refused(denial: Denial) -> Self {
         Self {
             verdict: Err(denial),
             metadata: None,
@@ -98,19 +99,23 @@ impl Core {
 
     /// Judges a request. Waits for a person's decision, if a policy asks. Keeps the verdict as the
     /// context of the request.
-    pub async fn judge_before(self: &Arc<Self>, before: Before) -> Ruled {
-        let found = match self.find_before(&before).await {
+    pub async fn judge_before(self: &Arc<Self>, caller: Arc<Caller>, before: Before) -> Ruled {
+        if let Some(id) = &before.claims.request_id {
+            // Whatever is decided now, the call with this id is no longer the earlier one.
+            self.contexts.remove(caller.container.lease, id);
+        }
+        let found = match self.find_before(&caller, &before).await {
             Ok(found) => found,
             Err(denial) => {
-                self.flow_before(&before, None).denied(&denial);
+                self.flow_before(&caller, &before, None).denied(&denial);
                 return Ruled::refused(denial);
             }
         };
-        let permits = self.begin(&before.caller.container);
+        let permits = self.begin(&caller.container);
         let judged = match permits {
-            Ok(_permits) => self.judge_found(&before, found.as_ref()).await,
+            Ok(_permits) => self.judge_found(&caller, &before, found.as_ref()).await,
             Err(denial) => Err(Box::new(Refused {
-                live: self.flow_before(&before, found.as_ref()),
+                live: self.flow_before(&caller, &before, found.as_ref()),
                 denial,
             })),
         };
@@ -125,6 +130,7 @@ impl Core {
         record_end(&mut live, &verdict);
         let metadata = live.flow.take_slot::<PolicyMetadata>().map(|one| one.0);
         self.keep_context(
+            &caller.container,
             &before,
             found.as_ref(),
             &mut live,
@@ -141,9 +147,13 @@ impl Core {
         }
     }
 
-    async fn find_before(self: &Arc<Self>, before: &Before) -> Result<Option<Found>, Denial> {
+    async fn find_before(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        before: &Before,
+    ) -> Result<Option<Found>, Denial> {
         match &before.tool {
-            Some(tool) => self.find(&before.caller, tool).await.map(Some),
+            Some(tool) => self.find(caller, tool).await.map(Some),
             None => Ok(None),
         }
     }
@@ -152,10 +162,11 @@ impl Core {
     /// meanwhile.
     async fn judge_found(
         self: &Arc<Self>,
+        caller: &Arc<Caller>,
         before: &Before,
         found: Option<&Found>,
     ) -> Result<JudgedCall, Box<Refused>> {
-        let live = self.flow_before(before, found);
+        let live = self.flow_before(caller, before, found);
         let mut refused = match self.judge_request(before, found, live).await {
             Ok(call) => return Ok(call),
             Err(refused) => refused,
@@ -164,13 +175,13 @@ impl Core {
             return Err(refused);
         };
         let limit = (self.rules)().settings.waits.of(None);
-        let container = Arc::clone(&before.caller.container);
+        let container = Arc::clone(&caller.container);
         if let Err(denial) = Box::pin(hold(&container, question, &mut refused, limit, || ())).await
         {
             refused.denial = denial;
             return Err(refused);
         }
-        let again = match self.find_before(before).await {
+        let again = match self.find_before(caller, before).await {
             Ok(again) => again,
             Err(denial) => {
                 refused.denial = denial;
@@ -197,9 +208,9 @@ impl Core {
         let direction = Direction::ToServer;
         let frame = match found {
             Some(found) => {
-                let Some(params) = found.params(params.as_deref()) else {
-                    let denial = Denial::malformed("the params are not an object");
-                    return Err(Box::new(Refused { live, denial }));
+                let params = match found.params(params).await {
+                    Ok(params) => params,
+                    Err(denial) => return Err(Box::new(Refused { live, denial })),
                 };
                 Frame::request(direction, found.target(), method, Some(params))
                     .of_tool(Arc::clone(&found.definition))
@@ -212,102 +223,10 @@ impl Core {
         JudgedCall::judge(live, frame).await
     }
 
-    /// Judges a response, with the context of its request, which ends with it.
-    pub async fn judge_after(self: &Arc<Self>, after: After) -> Ruled {
-        let container = &after.caller.container;
-        let ttl = (self.rules)().settings.context.ttl;
-        let id = after.claims.request_id.as_deref();
-        let taken = id.map(|id| (id, self.contexts.take(container.lease, id, ttl)));
-        let context = match taken {
-            Some((_, Ok(context))) => Some(context),
-            Some((id, Err(NoContext::Unknown))) => {
-                let mut made = RequestContext::new(id.into());
-                made.agent_id.clone_from(&after.claims.agent_id);
-                Some(Arc::new(made))
-            }
-            Some((_, Err(NoContext::Expired))) => {
-                let sentence =
-                    "the context of this request_id has expired: context.ttl in mcp.yaml";
-                return self.refuse_after(&after, Denial::malformed(sentence));
-            }
-            None => None,
-        };
-        if let Some(context) = &context {
-            context.ended(None);
-        }
-        let of_context = context.as_ref().and_then(|context| context.tool.clone());
-        let tool = after.tool.clone().or(of_context);
-        let found = match &tool {
-            Some(tool) => match self.find(&after.caller, tool).await {
-                Ok(found) => Some(found),
-                Err(denial) => return self.refuse_after(&after, denial),
-            },
-            None => None,
-        };
-        let mut live = self.flow_after(&after, found.as_ref());
-        let intercept = Intercept {
-            tool_id: after.claims.tool_id.clone(),
-            agent_id: after.claims.agent_id.clone(),
-            session: after.claims.session.clone(),
-            context: context.as_ref().map(|context| context.to_json().into()),
-            decision_before: context.as_ref().and_then(|context| context.decision),
-            traceparent: after.claims.traceparent.clone().or_else(|| {
-                let context = context.as_ref()?;
-                context.traceparent.clone()
-            }),
-            is_unattributed: found.is_none(),
-            ..Intercept::default()
-        };
-        live.flow.put_slot(intercept);
-        if let Some(executing) = context.as_ref().and_then(|one| one.executing.clone()) {
-            live.flow.put_slot(executing);
-        }
-        let label = found.as_ref().and_then(Found::label);
-        let judged = self.judge_outcome(after, found, &mut live).await;
-        record_end(&mut live, &judged);
-        Ruled {
-            verdict: judged,
-            metadata: live.flow.take_slot::<PolicyMetadata>().map(|one| one.0),
-            label,
-        }
-    }
-
-    async fn judge_outcome(
-        &self,
-        after: After,
-        found: Option<Found>,
-        live: &mut LiveFlow,
-    ) -> Result<Passed, Denial> {
-        let _permits = self.begin(&after.caller.container)?;
-        let target = match &found {
-            Some(found) => found.target(),
-            None => McpTarget::Server(INTERCEPTOR.into()),
-        };
-        let mut frame = Frame::response(Direction::ToServer, target, "tools/call", after.outcome);
-        frame.definition = found.map(|found| found.definition);
-        let chain = Arc::clone(&live.chain);
-        chain.mcp_report(&mut live.flow, &mut frame).await?;
-        let record = live.flow.record().mcp.as_ref();
-        let is_redacted = record.and_then(|record| record.decision) == Some(Effect::Redact);
-        let modified = match into_outcome(frame)? {
-            Ok(result) => Some(result),
-            Err(error) => to_raw_value(&error).ok(),
-        };
-        Ok(Passed {
-            modified: modified.filter(|_| is_redacted),
-            is_approved: false,
-        })
-    }
-
-    fn refuse_after(&self, after: &After, denial: Denial) -> Ruled {
-        self.flow_after(after, None).denied(&denial);
-        Ruled::refused(denial)
-    }
-
-    fn flow_before(&self, before: &Before, found: Option<&Found>) -> LiveFlow {
-        let claims = &before.claims;
-        let mut live = self.flow_of(&before.caller, &before.method, before.tool.as_ref(), found);
-        live.flow.mcp_record().agent_id.clone_from(&claims.agent_id);
+    fn flow_before(&self, caller: &Caller, before: &Before, found: Option<&Found>) -> LiveFlow {
+        let (claims, method) = (&before.claims, &before.method);
+        let asked = (McpPhase::Before, claims);
+        let mut live = self.flow_of(caller, asked, method, before.tool.as_ref(), found);
         live.flow.put_slot(Intercept {
             tool_id: claims.tool_id.clone(),
             agent_id: claims.agent_id.clone(),
@@ -318,18 +237,11 @@ impl Core {
         live
     }
 
-    fn flow_after(&self, after: &After, found: Option<&Found>) -> LiveFlow {
-        let method = "tools/call".into();
-        let mut live = self.flow_of(&after.caller, &method, after.tool.as_ref(), found);
-        let agent_id = &after.claims.agent_id;
-        live.flow.mcp_record().agent_id.clone_from(agent_id);
-        live
-    }
-
     /// Begins the flow of a question. A tool that was not found is recorded by its name.
-    fn flow_of(
+    pub(super) fn flow_of(
         &self,
         caller: &Caller,
+        (phase, claims): (McpPhase, &Claims),
         method: &Arc<str>,
         tool: Option<&Tool>,
         found: Option<&Found>,
@@ -344,12 +256,18 @@ impl Core {
             (None, Some(Tool::Named(name))) => (INTERCEPTOR.into(), Some((&**name).into())),
             (None, None) => (INTERCEPTOR.into(), None),
         };
-        self.flow(&chain, caller, method, Some(&server), name.as_ref())
+        let mut live = self.flow(&chain, caller, method, Some(&server), name.as_ref());
+        let record = live.flow.mcp_record();
+        record.agent_id.clone_from(&claims.agent_id);
+        record.request_id.clone_from(&claims.request_id);
+        record.phase = Some(phase);
+        live
     }
 
     /// Keeps what `before` decided, for the call at the gateway and for `after`.
     fn keep_context(
         &self,
+        container: &Arc<Container>,
         before: &Before,
         found: Option<&Found>,
         live: &mut LiveFlow,
@@ -383,16 +301,24 @@ impl Core {
             Ok(()) => decision.unwrap_or(Effect::Allow),
             Err(_) => decision.map_or(Effect::DenyContinue, |one| one.max(Effect::DenyContinue)),
         };
-        let mut context = RequestContext::new(id.clone());
+        let mut context = RequestContext::new(id.clone(), Arc::clone(&before.method));
         context.agent_id.clone_from(&before.claims.agent_id);
         context.tool.clone_from(&before.tool);
+        context.tool_id.clone_from(&before.claims.tool_id);
+        context.target = found.map(Found::target);
+        let params = before.params.as_deref();
+        let short = params.filter(|params| params.get().len() <= MAX_PARAMS);
+        context.params = match (found, short) {
+            (Some(found), Some(params)) => found.renamed(params).ok(),
+            (_, params) => params.map(ToOwned::to_owned),
+        };
+        context.is_denied = verdict.is_err();
         context.decision = Some(decision);
         context.reason = reason.or(denied);
         context.metadata = metadata.map(ToOwned::to_owned);
         context.handover = handover;
         context.executing = executing;
         context.traceparent = live.flow.take_slot::<SpanParent>().map(|one| one.0);
-        let container = &before.caller.container;
         let limits = &(self.rules)().settings.context;
         self.contexts.keep(container, context, limits);
     }

@@ -15,6 +15,11 @@ use super::{Caller, Core, List};
 
 /// The longest name of a tool, in bytes.
 const MAX_NAME: usize = 256;
+/// The longest params that are read on the connection's thread, in bytes.
+const READ_IN_PLACE: usize = 64 * 1024;
+/// A tool of Docker's gateway that calls another tool, which its arguments name. It is never judged
+/// itself, but as the tool that it calls.
+pub const EXEC: &str = "mcp-exec";
 
 /// The server and the definition of a tool.
 #[derive(Clone)]
@@ -26,11 +31,21 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// The params with the server's own name of the tool; `None` if they are not an object.
-    pub fn params(&self, params: Option<&RawValue>) -> Option<Box<RawValue>> {
-        let members = Members::read(params?).ok()?;
+    /// The params with the server's own name of the tool. Long ones are read on a blocking thread.
+    pub async fn params(&self, params: Option<Box<RawValue>>) -> Result<Box<RawValue>, Denial> {
+        let params = params.ok_or_else(|| Denial::malformed("the call has no params"))?;
+        if params.get().len() <= READ_IN_PLACE {
+            return self.renamed(&params);
+        }
+        let found = self.clone();
+        let renamed = tokio::task::spawn_blocking(move || found.renamed(&params));
+        renamed.await.unwrap_or_else(|_| Err(Denial::internal()))
+    }
+
+    pub fn renamed(&self, params: &RawValue) -> Result<Box<RawValue>, Denial> {
+        let members = Members::read(params).map_err(Denial::malformed)?;
         let name = quote(&self.definition.name);
-        RawValue::from_string(members.with("name", &name)).ok()
+        RawValue::from_string(members.with("name", &name)).map_err(Denial::malformed)
     }
 
     pub fn target(&self) -> McpTarget {
@@ -66,6 +81,11 @@ impl Core {
         }
         let settings = (self.rules)().settings;
         if own == INTERCEPTOR {
+            if **name == *EXEC {
+                return Err(Denial::malformed(
+                    "mcp-exec does not say which tool it calls",
+                ));
+            }
             if let Some(found) = self.find_listed(caller, name).await {
                 return Ok(found);
             }

@@ -48,6 +48,7 @@ use header::only;
 use limits::Count;
 use media::{check_accept, check_body};
 use refusal::{JSON, bad_request, refuse, refuse_with};
+use token::{TokenLease, while_leased};
 use visit::{Visit, own_subject};
 
 /// The longest message that is parsed on the connection's thread, in bytes; longer ones are parsed
@@ -79,6 +80,7 @@ pub struct Gateway {
     suspended: Count,
     /// Has the lease of callers with a token.
     registry: Arc<Registry>,
+    token_lease: TokenLease,
 }
 
 impl Gateway {
@@ -95,6 +97,7 @@ impl Gateway {
             metrics,
             suspended: Count::default(),
             registry,
+            token_lease: TokenLease::default(),
         }
     }
 
@@ -118,7 +121,9 @@ impl Gateway {
                 return idle.held(intercept::answer(&gateway, request)).await;
             }
             // Meanwhile the connection's task checks whether the client is still connected.
-            let routed = idle.held(gateway.route(&mut request)).await;
+            let session = Arc::clone(&request.session);
+            let routed = while_leased(&session, gateway.route(&mut request));
+            let routed = idle.held(routed).await;
             match routed {
                 Ok(response) => response.into_reply(request),
                 Err(denial) => denied(request, denial),

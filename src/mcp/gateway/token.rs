@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use addons::contract::{AuthMode, Container, ContainerId, Containers, Source, TOKEN_AGENT};
+use addons::contract::{AuthMode, Container, ContainerId, Containers, Denial, Source, TOKEN_AGENT};
+use addons::json::sha256_hex;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,6 +11,7 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use time::OffsetDateTime;
 use time::macros::datetime;
+use tokio::sync::Mutex;
 use zeroize::Zeroizing;
 
 use super::Gateway;
@@ -27,26 +29,43 @@ impl Gateway {
         session: Arc<Session>,
         headers: &HeaderMap,
     ) -> Arc<Session> {
-        if session.container.is_some() || !brings_token(&session, headers) {
+        if session.container.is_some() {
             return session;
         }
-        match token_agent(&self.registry).await {
+        let Some(token) = brought_token(&session, headers) else {
+            return session;
+        };
+        match self.token_lease.of(&self.registry, &token).await {
             Some(container) => session.for_container(container),
             None => session,
         }
     }
 }
 
-fn brings_token(session: &Session, headers: &HeaderMap) -> bool {
-    let snapshot = session.service.snapshot();
-    let token = &snapshot.config.addons.mcp.tokens.agent;
-    let Some(token) = token.as_ref().and_then(|token| token.read()) else {
-        return false;
+/// Waits for work for a caller with a token, until its lease ends: its connection belongs to no
+/// container, and so does not end with the lease.
+pub(super) async fn while_leased<T>(
+    session: &Session,
+    work: impl Future<Output = Result<T, Denial>>,
+) -> Result<T, Denial> {
+    let by_token = |container: &&Arc<Container>| container.source == Source::Token;
+    let Some(container) = session.container.as_ref().filter(by_token) else {
+        return work.await;
     };
-    let presented = presented(headers);
-    presented.is_some_and(|presented| {
-        verify_slices_are_equal(presented.as_bytes(), token.as_bytes()).is_ok()
-    })
+    tokio::select! {
+        biased;
+        () = container.ended().cancelled() => Err(session.unknown_source()),
+        done = work => done,
+    }
+}
+
+/// The token that a request brings, if it is the right one.
+fn brought_token(session: &Session, headers: &HeaderMap) -> Option<Zeroizing<String>> {
+    let snapshot = session.service.snapshot();
+    let token = snapshot.config.addons.mcp.tokens.agent.as_ref()?.read()?;
+    let presented = presented(headers)?;
+    let is_equal = verify_slices_are_equal(presented.as_bytes(), token.as_bytes());
+    is_equal.ok().map(|()| presented)
 }
 
 /// The password of Basic authentication, or a bearer token. `None` if the field is repeated.
@@ -67,14 +86,34 @@ fn presented(headers: &HeaderMap) -> Option<Zeroizing<String>> {
     Some(password.to_owned().into())
 }
 
-/// The built-in container, whose lease begins with its first request. `None` while the registry cannot
-/// be read or written.
-async fn token_agent(registry: &Arc<Registry>) -> Option<Arc<Container>> {
-    let now = OffsetDateTime::now_utc();
-    let found = registry.find(&Source::Token).ok()?;
-    if let Some(found) = found.filter(|found| found.is_live(now)) {
-        return Some(found);
+/// The lease of the built-in container.
+#[derive(Default)]
+pub struct TokenLease {
+    /// SHA-256 of the token of its holders.
+    digest: Mutex<Option<String>>,
+}
+
+impl TokenLease {
+    /// The built-in container. Its lease begins with the first request with a token, and another
+    /// begins after a restart, since the token may have changed meanwhile. `None` while the registry
+    /// cannot be read or written.
+    async fn of(&self, registry: &Arc<Registry>, token: &str) -> Option<Arc<Container>> {
+        let presented = sha256_hex(token);
+        let mut digest = self.digest.lock().await;
+        let now = OffsetDateTime::now_utc();
+        let found = registry.find(&Source::Token).ok()?;
+        if digest.as_ref() == Some(&presented)
+            && let Some(found) = found.filter(|found| found.is_live(now))
+        {
+            return Some(found);
+        }
+        let container = begin(registry).await?;
+        *digest = Some(presented);
+        Some(container)
     }
+}
+
+async fn begin(registry: &Arc<Registry>) -> Option<Arc<Container>> {
     let new = NewRegistration {
         id: ContainerId::parse(TOKEN_AGENT)?,
         source: Source::Token,

@@ -28,6 +28,8 @@ use crate::http::{OriginRequest, Session};
 
 /// The header field with which a call names its request context.
 const CONTEXT: HeaderName = HeaderName::from_static("mcp-request-context");
+/// The begin of [`CONTEXT_KEY`].
+const PROJECT: &str = "unified-proxy";
 /// The key of `_meta` with which a call names its request context.
 const CONTEXT_KEY: &str = "unified-proxy/request_id";
 
@@ -123,7 +125,15 @@ impl<'a> Visit<'a> {
         {
             let _ = sender.call.context.set(context);
         }
-        Call::new(core.request(request), sender, events, progress)
+        let (lease, outcome) = (Arc::clone(&self.lease), core.request(request));
+        let reported = async move {
+            let outcome = outcome.await;
+            if let Err(error) = &outcome {
+                lease.own_denials.add_error(error);
+            }
+            outcome
+        };
+        Call::new(reported, sender, events, progress)
     }
 
     /// Creates a queue of events that are charged to the container's memory.
@@ -151,11 +161,11 @@ impl<'a> Visit<'a> {
 
     /// The id of the request context that a call names, in a header or in `_meta`.
     fn context_id(&self, params: Option<&RawValue>) -> Option<Box<str>> {
-        if let Ok(Some(id)) = only(self.headers(), &CONTEXT) {
+        if let Some(id) = only(self.headers(), &CONTEXT).ok()? {
             return Some(id.into());
         }
-        // Avoids parsing: few calls name a context.
-        let params = params.filter(|params| params.get().contains(CONTEXT_KEY))?;
+        // Avoids parsing: few calls name a context. The slash may be escaped.
+        let params = params.filter(|params| params.get().contains(PROJECT))?;
         let params = Members::read(params).ok()?;
         let meta = params.members("_meta").ok()??;
         meta.text(CONTEXT_KEY).map(|id| (&*id).into())

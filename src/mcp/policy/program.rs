@@ -27,7 +27,15 @@ const SAMPLE: &str = r#"{
     "container": "", "session": "", "security_level": "Public", "annotations": {}
 }"#;
 /// The members of an input that are known of a result without its call.
-const OF_RESULT: [&str; 5] = ["phase", "direction", "method", "result", "error"];
+const OF_RESULT: [&str; 7] = [
+    "phase",
+    "direction",
+    "method",
+    "result",
+    "error",
+    "container",
+    "security_level",
+];
 /// The package of the rule that collects an answer. No bundle may have a package whose path begins
 /// with `unified_proxy`.
 const PACKAGE: [&str; 2] = ["unified_proxy", "entrypoint"];

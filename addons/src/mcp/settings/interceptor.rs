@@ -6,9 +6,19 @@ use std::time::Duration;
 use crate::contract::settings::Fields;
 
 /// Tools with which Docker's gateway changes itself, or runs code that calls other tools.
-const OF_GATEWAY: [&str; 3] = ["mcp-add", "mcp-config-set", "code-mode"];
-/// Limit on `context.capacity`. That many contexts may take 600 MB.
-const MAX_CAPACITY: usize = 1_000_000;
+const OF_GATEWAY: [&str; 7] = [
+    CODE_MODE,
+    "mcp-activate-profile",
+    "mcp-add",
+    "mcp-config-set",
+    "mcp-create-profile",
+    "mcp-registry-import",
+    "mcp-remove",
+];
+/// Makes tools that run code. Their names begin with its name and `-`.
+const CODE_MODE: &str = "code-mode";
+/// Limit on `context.capacity`. That many of the smallest contexts are within the limit on bytes.
+const MAX_CAPACITY: usize = 200_000;
 /// Limit on `context.ttl`.
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -67,6 +77,11 @@ impl InterceptorSettings {
     /// Whether calls of this tool are denied, since they would change the gateway that runs the tools.
     #[must_use]
     pub fn denies(&self, tool: &str) -> bool {
+        let made = tool.strip_prefix(CODE_MODE);
+        let tool = match made.is_some_and(|rest| rest.starts_with('-')) {
+            true => CODE_MODE,
+            false => tool,
+        };
         OF_GATEWAY.contains(&tool) && !self.allow.contains(tool)
     }
 }

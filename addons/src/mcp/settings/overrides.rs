@@ -26,6 +26,9 @@ struct Rename {
     tool: String,
 }
 
+/// The keys with which the gateway changes a call or a definition that it sends.
+const OF_SENT: [&str; 4] = ["rename", "description", "hide_fields", "defaults"];
+
 /// Reads all overrides. Their keys are `server:tool`. An entry is a mapping, or a list of mappings
 /// for different containers.
 pub(super) fn read(fields: &Fields<'_>, servers: &Servers) -> OverrideRules {
@@ -58,10 +61,14 @@ pub(super) fn read(fields: &Fields<'_>, servers: &Servers) -> OverrideRules {
         }
         let of_server = settings.and_then(|server| server.classification);
         let of_server = of_server.unwrap_or_default();
+        let read = |at: &Setting<'_>| match settings {
+            Some(_) => rule(at, of_server),
+            None => built_in(at, of_server),
+        };
         let rules = if at.is_mapping() {
-            vec![rule(&at, of_server)]
+            vec![read(&at)]
         } else {
-            at.list(|at| Some(rule(&at, of_server))).unwrap_or_default()
+            at.list(|at| Some(read(&at))).unwrap_or_default()
         };
         let rules: Vec<_> = rules.into_iter().flatten().collect();
         for rule in &rules {
@@ -127,6 +134,16 @@ fn rule(at: &Setting<'_>, of_server: Level) -> Option<OverrideRule> {
         annotations,
         classification: fields.or("classification", of_server, level),
     })
+}
+
+/// Reads an entry of a tool that another program runs, with its own arguments: they must be judged
+/// as they are.
+fn built_in(at: &Setting<'_>, of_server: Level) -> Option<OverrideRule> {
+    let fields = at.fields()?;
+    for at in OF_SENT.into_iter().filter_map(|key| fields.find(key)) {
+        at.refuse("another program runs this tool with its own arguments: only annotations, classification and containers count");
+    }
+    rule(at, of_server)
 }
 
 fn rename(at: Setting<'_>) -> Option<Arc<str>> {

@@ -46,6 +46,8 @@ const MCP: McpLine<'static> = McpLine {
     reason: None,
     suspicious: false,
     agent_id: None,
+    request_id: None,
+    phase: None,
 };
 
 fn json(line: &AuditLine<'_>) -> String {
@@ -119,6 +121,8 @@ fn the_line_of_a_tool_call_ends_with_its_mcp_values_and_its_approval() {
         reason: Some("not \"today\""),
         suspicious: true,
         agent_id: None,
+        request_id: Some("r1"),
+        phase: Some("before"),
     };
     let json = json(&AuditLine {
         mcp: Some(mcp),
@@ -126,7 +130,7 @@ fn the_line_of_a_tool_call_ends_with_its_mcp_values_and_its_approval() {
         waited_ms: Some(7),
         ..line()
     });
-    let end = r#","duration_ms":0,"server":"kb","tool":"fetch","args_sha256":"00ff","decision":"deny_continue","reason":"not \"today\"","suspicious":true,"approval":"0a","waited_ms":7}"#;
+    let end = r#","duration_ms":0,"server":"kb","tool":"fetch","args_sha256":"00ff","decision":"deny_continue","reason":"not \"today\"","suspicious":true,"request_id":"r1","phase":"before","approval":"0a","waited_ms":7}"#;
     assert!(json.ends_with(end), "{json}");
 }
 
@@ -241,7 +245,18 @@ fn fold_keys_differ_if_anything_but_time_flow_and_cost_differs() {
         with(&|line| {
             line.mcp = Some(McpLine {
                 suspicious: true,
-                agent_id: None,
+                ..MCP
+            })
+        }),
+        with(&|line| {
+            line.mcp = Some(McpLine {
+                request_id: Some("kb"),
+                ..MCP
+            })
+        }),
+        with(&|line| {
+            line.mcp = Some(McpLine {
+                phase: Some("before"),
                 ..MCP
             })
         }),

@@ -1,48 +1,35 @@
 //! Questions, and the members of their bodies.
 
-use std::sync::Arc;
-
 use addons::contract::Denial;
 use addons::json::{Members, RawJsonError, same_name};
 use serde_json::value::RawValue;
 
-use super::super::super::contexts::Tool;
-use super::super::super::core::Claims;
-use super::super::super::message::Outcome;
+use super::super::super::core::{After, Before};
 
+/// The method of tool calls.
+pub const TOOLS_CALL: &str = "tools/call";
 /// The longest id of a caller, in bytes.
 const MAX_ID: usize = 256;
 
 /// A question.
 pub enum Asked {
-    /// There is nothing to judge: the call failed, or its result is a block of ours.
-    Nothing,
     Before {
-        claims: Claims,
-        method: Arc<str>,
-        tool: Option<Tool>,
-        params: Option<Box<RawValue>>,
+        before: Before,
+        /// Whether the tool is called by another one, whose arguments name it.
+        is_nested: bool,
     },
-    After {
-        claims: Claims,
-        tool: Option<Tool>,
-        outcome: Outcome,
-    },
-}
-
-pub fn invalid(what: &str) -> Denial {
-    Denial::malformed(what)
+    After(After),
 }
 
 /// The members of an object. Refuses other spellings of these keys: Go reads keys without regard to
 /// case, and takes the last of several.
 pub fn members<'t>(text: &'t str, keys: &[&str]) -> Result<Members<'t>, Denial> {
     let members =
-        Members::parse(text).map_err(|error: RawJsonError| invalid(&error.to_string()))?;
+        Members::parse(text).map_err(|error: RawJsonError| Denial::malformed(error.to_string()))?;
     let is_other = |key: &&str| !keys.contains(key) && keys.iter().any(|name| same_name(key, name));
     let other = members.iter().map(|(key, _)| key).find(is_other);
     if let Some(key) = other {
-        return Err(invalid(&format!(
+        return Err(Denial::malformed(format!(
             "{key:?}: a reader that ignores case would confuse it with another key"
         )));
     }
@@ -57,7 +44,7 @@ pub fn id(members: &Members<'_>, key: &str) -> Result<Option<Box<str>>, Denial> 
     match members.text(key) {
         Some(text) if text.is_empty() => Ok(None),
         Some(text) if text.len() <= MAX_ID => Ok(Some((&*text).into())),
-        _ => Err(invalid(&format!(
+        _ => Err(Denial::malformed(format!(
             "`{key}` must be a text of at most {MAX_ID} bytes, and is {json:.32}"
         ))),
     }

@@ -17,11 +17,11 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use addons::contract::{Answer, Code, Denial};
+use addons::json::ObjectText;
 use futures_util::FutureExt;
 use http::{Method, Response, StatusCode};
 use serde_json::value::RawValue;
 
-use super::super::core::{After, Before};
 use super::super::error::rpc_error;
 use super::super::version::Version;
 use super::Gateway;
@@ -29,6 +29,7 @@ use super::answer::HttpResponse;
 use super::hosts;
 use super::lease::LeaseState;
 use super::refusal::JSON;
+use super::token::while_leased;
 use super::visit::{ClientDescription, Visit, own_subject};
 use crate::http::{OriginRequest, Reply};
 
@@ -37,11 +38,13 @@ pub use paths::is_under;
 
 use asked::Asked;
 use paths::Endpoint;
-use reply::{Dialect, Said, body};
+use reply::{Dialect, Said};
 use request::read;
 
-/// The most bytes of an unread body that are drained after a block.
+/// The most bytes of a container's unread body that are drained after a block.
 const DRAIN_BYTES: u64 = 16 << 20;
+/// The same of an unknown caller: these share few connections, so none is drained for long.
+const DRAIN_BYTES_OF_UNKNOWN: u64 = 1 << 20;
 
 /// What is known of a question, however far it came.
 struct Known {
@@ -64,19 +67,18 @@ pub async fn answer(gateway: &Gateway, mut request: OriginRequest) -> Response<R
         tool: None,
         is_recorded: false,
     };
-    let routed = AssertUnwindSafe(route(gateway, &mut request, endpoint, &mut known));
+    let session = Arc::clone(&request.session);
+    let routed = route(gateway, &mut request, endpoint, &mut known);
+    let routed = AssertUnwindSafe(while_leased(&session, routed));
     let said = routed.catch_unwind().await;
     let said = said.unwrap_or_else(|_panic| Err(Denial::internal().rule("panic")));
-    let action = match &said {
-        Ok(said) => said.action(),
-        Err(_) => "block",
-    };
+    let action = said.as_ref().map_or("block", Said::action);
     let duration = request.started().elapsed();
     let labels = (known.kind, action);
     gateway.core.intercepted(labels, known.tool, duration);
     let denial = match said {
         Ok(said) => {
-            let response = match body(known.dialect, &said) {
+            let response = match reply::pass(known.dialect, &said) {
                 Some(body) => HttpResponse::json(StatusCode::OK, body),
                 None => HttpResponse::empty(StatusCode::OK),
             };
@@ -85,15 +87,16 @@ pub async fn answer(gateway: &Gateway, mut request: OriginRequest) -> Response<R
         Err(denial) => denial,
     };
     let reason = rpc_error(&denial).message;
-    if let Some(container) = &request.session.container {
-        LeaseState::of(container).own_denials.add(&reason);
-    }
-    let body = body(known.dialect, &Said::Block(&reason)).unwrap_or_default();
-    let is_invalid = matches!(
-        denial.code(),
-        Code::MalformedRequest | Code::UnsupportedEncoding
-    );
-    let status = match is_invalid && !known.dialect.is_hook() {
+    let drain_bytes = match &request.session.container {
+        Some(container) => {
+            LeaseState::of(container).own_denials.add(&reason);
+            DRAIN_BYTES
+        }
+        None => DRAIN_BYTES_OF_UNKNOWN,
+    };
+    let body = reply::block(known.dialect, &reason);
+    let is_invalid = denial.code() == Code::MalformedRequest && !known.dialect.is_hook();
+    let status = match is_invalid {
         true => StatusCode::BAD_REQUEST,
         false => StatusCode::OK,
     };
@@ -104,7 +107,7 @@ pub async fn answer(gateway: &Gateway, mut request: OriginRequest) -> Response<R
         status: status.as_u16(),
         content_type: JSON,
         body,
-        drain_bytes: DRAIN_BYTES,
+        drain_bytes,
     }))
 }
 
@@ -113,7 +116,7 @@ async fn route(
     request: &mut OriginRequest,
     endpoint: Endpoint,
     known: &mut Known,
-) -> Result<Said<'static>, Denial> {
+) -> Result<Said, Denial> {
     request.check()?;
     if request.head.uri.authority().is_some() {
         let sentence = "this listener serves MCP and is not a proxy";
@@ -138,53 +141,36 @@ async fn route(
         takes_tasks: false,
     });
     let core = &gateway.core;
-    let (ruled, is_response) = match asked {
-        Asked::Nothing => return Ok(Said::Unchanged),
-        Asked::Before {
-            claims,
-            method,
-            tool,
-            params,
-        } => {
-            let before = Before {
-                caller,
-                claims,
-                method,
-                tool,
-                params,
-            };
-            (core.judge_before(before).await, false)
+    let (ruled, is_response, nested) = match asked {
+        Asked::Before { before, is_nested } => {
+            let nested = before.tool.clone().filter(|_| is_nested);
+            (core.judge_before(caller, before).await, false, nested)
         }
-        Asked::After {
-            claims,
-            tool,
-            outcome,
-        } => {
-            let after = After {
-                caller,
-                claims,
-                tool,
-                outcome,
-            };
-            (core.judge_after(after).await, true)
-        }
+        Asked::After(after) => (core.judge_after(caller, after).await, true, None),
     };
     known.tool = ruled.label;
     known.is_recorded = true;
     visit.request.carries(own_subject("tools/call"));
     let passed = ruled.verdict?;
-    let said = match passed.modified {
-        Some(data) => Said::Modified {
-            data,
-            metadata: ruled.metadata,
-        },
-        None => Said::Passed {
-            is_approved: passed.is_approved,
-            metadata: ruled.metadata,
-        },
+    let modified = match (passed.modified, nested) {
+        (Some(arguments), Some(tool)) => Some(wrapped(tool.name(), &arguments)?),
+        (modified, _) => modified,
+    };
+    let said = Said {
+        modified,
+        metadata: ruled.metadata,
+        is_approved: passed.is_approved,
     };
     // What the dialect cannot say is a block, which is recorded beside the verdict.
     let checked = known.dialect.check(&said, is_response);
     known.is_recorded = checked.is_ok();
     checked.map(|()| said)
+}
+
+/// The arguments of a call whose arguments name the tool.
+fn wrapped(tool: &str, arguments: &RawValue) -> Result<Box<RawValue>, Denial> {
+    let mut wrapped = ObjectText::default();
+    wrapped.text("name", tool);
+    wrapped.member("arguments", arguments.get());
+    RawValue::from_string(wrapped.end()).map_err(|_| Denial::internal())
 }

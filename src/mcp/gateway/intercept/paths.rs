@@ -14,8 +14,6 @@ pub enum Endpoint {
     ClaudeCode,
     /// Another path under `/intercept`.
     Unknown,
-    /// Another path under `/intercept` that names Claude Code's hooks.
-    UnknownHook,
 }
 
 impl Endpoint {
@@ -24,7 +22,6 @@ impl Endpoint {
             "/intercept/before" => Self::Before,
             "/intercept/after" => Self::After,
             "/intercept/claude-code" => Self::ClaudeCode,
-            other if segments(other).iter().any(|one| one == "claude-code") => Self::UnknownHook,
             _ => Self::Unknown,
         }
     }
@@ -32,7 +29,7 @@ impl Endpoint {
     /// The dialect before the body is read.
     pub fn dialect(self) -> Dialect {
         match self {
-            Self::ClaudeCode | Self::UnknownHook => Dialect::UnknownHook,
+            Self::ClaudeCode => Dialect::PreToolUse,
             Self::Before | Self::After | Self::Unknown => Dialect::Docker,
         }
     }
@@ -42,7 +39,7 @@ impl Endpoint {
         match self {
             Self::Before => "before",
             Self::After => "after",
-            Self::ClaudeCode | Self::Unknown | Self::UnknownHook => "other",
+            Self::ClaudeCode | Self::Unknown => "other",
         }
     }
 
@@ -130,8 +127,8 @@ mod tests {
                 ("/intercept//before", Endpoint::Unknown),
                 ("/intercept/Before", Endpoint::Unknown),
                 ("/intercept/before//", Endpoint::Unknown),
-                ("/intercept/claude-code/x", Endpoint::UnknownHook),
-                ("/intercept//claude-code", Endpoint::UnknownHook),
+                ("/intercept/claude-code/x", Endpoint::Unknown),
+                ("/intercept//claude-code", Endpoint::Unknown),
             ],
             |(path, expected)| assert_eq!(Endpoint::of(path), expected, "{path}"),
         );

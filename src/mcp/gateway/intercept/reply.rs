@@ -1,7 +1,5 @@
 //! The bodies of answers, in each dialect.
 
-use std::borrow::Cow;
-
 use addons::contract::{Code, Denial};
 use addons::json::{Members, ObjectText};
 use bytes::Bytes;
@@ -21,53 +19,39 @@ pub enum Dialect {
     Structured,
     /// Docker's MCP Gateway.
     Docker,
-    /// Claude Code before it calls a tool.
+    /// Claude Code before it calls a tool, or its event is not known.
     PreToolUse,
     /// Claude Code after it has called a tool.
     PostToolUse,
-    /// Another event of Claude Code, or one that cannot be read.
-    UnknownHook,
 }
 
-/// An answer.
-pub enum Said<'r> {
-    /// What the caller sent passes, and no policy was asked.
-    Unchanged,
-    Passed {
-        /// Whether a person approved the call.
-        is_approved: bool,
-        metadata: Option<Box<RawValue>>,
-    },
-    /// It passes with these arguments, or with this result.
-    Modified {
-        data: Box<RawValue>,
-        metadata: Option<Box<RawValue>>,
-    },
-    Block(&'r str),
+/// An answer that lets a request or response pass.
+pub struct Said {
+    /// Replaces the arguments, or the result.
+    pub modified: Option<Box<RawValue>>,
+    pub metadata: Option<Box<RawValue>>,
+    /// Whether a person approved the call.
+    pub is_approved: bool,
 }
 
-impl Said<'_> {
+impl Said {
     /// The label of the metrics.
     pub fn action(&self) -> &'static str {
-        match self {
-            Self::Unchanged | Self::Passed { .. } => "pass",
-            Self::Modified { .. } => "modify",
-            Self::Block(_) => "block",
+        match self.modified {
+            None => "pass",
+            Some(_) => "modify",
         }
     }
 }
 
 impl Dialect {
     pub fn is_hook(self) -> bool {
-        matches!(
-            self,
-            Self::PreToolUse | Self::PostToolUse | Self::UnknownHook
-        )
+        matches!(self, Self::PreToolUse | Self::PostToolUse)
     }
 
     /// Denies what the dialect cannot say: the caller would go on without the change.
-    pub fn check(self, said: &Said<'_>, is_response: bool) -> Result<(), Denial> {
-        let Said::Modified { data, .. } = said else {
+    pub fn check(self, said: &Said, is_response: bool) -> Result<(), Denial> {
+        let Some(data) = &said.modified else {
             return Ok(());
         };
         let has_content = || {
@@ -81,9 +65,7 @@ impl Dialect {
             Self::Docker => {
                 "a policy changes the arguments, and this gateway cannot pass changes on"
             }
-            Self::PostToolUse | Self::UnknownHook => {
-                "a policy changes the result, and a hook cannot pass changes on"
-            }
+            Self::PostToolUse => "a policy changes the result, and a hook cannot pass changes on",
         };
         let denial = Denial::new(
             Code::PolicyDeniedContinue,
@@ -93,34 +75,30 @@ impl Dialect {
     }
 }
 
-/// The body of an answer; `None` if the answer is nothing.
-pub fn body(dialect: Dialect, said: &Said<'_>) -> Option<Bytes> {
-    let text: Cow<'_, str> = match (dialect, said) {
-        (Dialect::Structured | Dialect::Docker, Said::Block(reason)) => block(reason).into(),
-        (Dialect::Docker, Said::Modified { data, .. }) => data.get().into(),
-        (Dialect::Docker, Said::Unchanged | Said::Passed { .. }) => return None,
-        (Dialect::Structured, Said::Unchanged) => action("pass", None, None).into(),
-        (Dialect::Structured, Said::Passed { metadata, .. }) => {
-            action("pass", None, metadata.as_deref()).into()
+/// The body of an answer that lets something pass; `None` if the answer is nothing.
+pub fn pass(dialect: Dialect, said: &Said) -> Option<Bytes> {
+    let modified = said.modified.as_deref();
+    let text = match (dialect, modified) {
+        (Dialect::Structured, _) => action(said.action(), modified, said.metadata.as_deref()),
+        (Dialect::Docker, modified) => modified?.get().to_owned(),
+        (Dialect::PreToolUse, Some(input)) => {
+            // The word "allow" would suppress the question that Claude Code itself has for its user.
+            let decision = match said.is_approved {
+                true => "\"allow\"",
+                false => "\"ask\"",
+            };
+            let output = [
+                ("permissionDecision", decision),
+                ("updatedInput", input.get()),
+            ];
+            pre_tool_use(&output)
         }
-        (Dialect::Structured, Said::Modified { data, metadata }) => {
-            action("modify", Some(data), metadata.as_deref()).into()
+        (Dialect::PreToolUse, None) if said.is_approved => {
+            pre_tool_use(&[("permissionDecision", "\"allow\"")])
         }
-        (_, Said::Block(reason)) => hook_block(dialect, reason).into(),
-        (
-            Dialect::PreToolUse,
-            Said::Passed {
-                is_approved: true, ..
-            },
-        ) => pre_tool_use(&[("permissionDecision", "\"allow\"")]).into(),
-        (Dialect::PreToolUse, Said::Modified { data, .. }) => pre_tool_use(&[
-            ("permissionDecision", "\"allow\""),
-            ("updatedInput", data.get()),
-        ])
-        .into(),
-        (_, Said::Unchanged | Said::Passed { .. } | Said::Modified { .. }) => "{}".into(),
+        (Dialect::PreToolUse | Dialect::PostToolUse, _) => "{}".to_owned(),
     };
-    Some(Bytes::from(text.into_owned()))
+    Some(Bytes::from(text))
 }
 
 fn action(action: &str, data: Option<&RawValue>, metadata: Option<&RawValue>) -> String {
@@ -135,8 +113,9 @@ fn action(action: &str, data: Option<&RawValue>, metadata: Option<&RawValue>) ->
     object.end()
 }
 
-/// The one body of every block that is not for a hook: each dialect reads it as a denial.
-fn block(reason: &str) -> String {
+/// The one body of every block: each dialect reads it as a denial. Only for a `PostToolUse`, it lacks
+/// the output of another event.
+pub fn block(dialect: Dialect, reason: &str) -> Bytes {
     let mut object = ObjectText::default();
     object.text("action", "block");
     object.text("reason", reason);
@@ -144,30 +123,15 @@ fn block(reason: &str) -> String {
     object.member("content", &text.to_string());
     object.member("isError", "true");
     object.member("_meta", &json!({ CODE_KEY: BLOCK_CODE }).to_string());
-    object.end()
-}
-
-fn hook_block(dialect: Dialect, reason: &str) -> String {
-    let quoted = quote(reason);
-    let deny = [
-        ("permissionDecision", "\"deny\""),
-        ("permissionDecisionReason", &*quoted),
-    ];
-    let post = || {
-        let mut object = ObjectText::default();
-        object.text("decision", "block");
-        object.text("reason", reason);
-        object
-    };
-    match dialect {
-        Dialect::PreToolUse => pre_tool_use(&deny),
-        Dialect::PostToolUse => post().end(),
-        _ => {
-            let mut object = post();
-            object.member("hookSpecificOutput", &pre_tool_use_output(&deny));
-            object.end()
-        }
+    object.text("decision", "block");
+    if dialect != Dialect::PostToolUse {
+        let output = pre_tool_use_output(&[
+            ("permissionDecision", "\"deny\""),
+            ("permissionDecisionReason", &quote(reason)),
+        ]);
+        object.member("hookSpecificOutput", &output);
     }
+    Bytes::from(object.end())
 }
 
 fn pre_tool_use(members: &[(&str, &str)]) -> String {

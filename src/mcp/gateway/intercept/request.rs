@@ -1,6 +1,9 @@
 //! Reads questions: the body, and which dialect it is in.
 
+use std::sync::Arc;
+
 use addons::contract::Denial;
+use addons::json::Members;
 use addons::json::strict::{self, StrictJsonError};
 use bytes::Bytes;
 use http::HeaderMap;
@@ -11,12 +14,21 @@ use super::super::super::message::MessageError;
 use super::super::PARSED_IN_PLACE;
 use super::super::unreadable;
 use super::super::visit::Visit;
-use super::asked::{Asked, invalid};
+use super::asked::Asked;
+use super::own_denials::OwnDenials;
 use super::paths::Endpoint;
 use super::reply::Dialect;
 use super::{Known, docker, hooks, structured};
 
-/// Reads the body of a question, and sets the dialect.
+/// A body, as far as it could be read.
+pub struct Parsed {
+    pub dialect: Dialect,
+    /// As [`Known::kind`].
+    pub kind: &'static str,
+    pub asked: Result<Asked, Denial>,
+}
+
+/// Reads the body of a question, and sets the dialect. A long body is read on a worker.
 pub async fn read(
     visit: &mut Visit<'_>,
     endpoint: Endpoint,
@@ -28,28 +40,55 @@ pub async fn read(
     let (most, values) = (limits.inspect_body_bytes, limits.inspect_values);
     let body = visit.request.body(most, "inspect_body_bytes").await?;
     let is_long = body.len() > PARSED_IN_PLACE;
-    let parse = move || parsed(&body, values);
-    let text = match is_long {
+    let lease = Arc::clone(&visit.lease);
+    let parse = move || {
+        let text = parsed(&body, values)?;
+        Ok::<_, Denial>(question(&text, endpoint, &lease.own_denials, values))
+    };
+    let parsed = match is_long {
         true => visit.request.inspect_on_worker(parse).await??,
         false => parse()?,
     };
-    let mut asked = match endpoint {
-        Endpoint::ClaudeCode => hooks::read(&text, known)?,
-        _ => {
-            let is_response = endpoint == Endpoint::After;
-            match structured::is_structured(&text, is_response)? {
-                true => {
-                    known.dialect = Dialect::Structured;
-                    structured::read(&text, is_response)?
-                }
-                false => docker::read(&text, is_response, &visit.lease.own_denials)?,
-            }
-        }
+    (known.dialect, known.kind) = (parsed.dialect, parsed.kind);
+    let mut asked = parsed.asked?;
+    let claims = match &mut asked {
+        Asked::Before { before, .. } => &mut before.claims,
+        Asked::After(after) => &mut after.claims,
     };
-    if let Asked::Before { claims, .. } | Asked::After { claims, .. } = &mut asked {
-        claims.traceparent = traceparent;
-    }
+    claims.traceparent = traceparent;
     Ok(asked)
+}
+
+/// Reads a question in the dialect of its endpoint and of its members.
+fn question(text: &RawValue, endpoint: Endpoint, own: &OwnDenials, values: usize) -> Parsed {
+    if endpoint == Endpoint::ClaudeCode {
+        return hooks::read(text);
+    }
+    let is_response = endpoint == Endpoint::After;
+    let (dialect, asked) = match structured::is_structured(text, is_response) {
+        _ if is_event(text) => {
+            let what = "Claude Code's events are answered at /intercept/claude-code";
+            (Dialect::PreToolUse, Err(Denial::malformed(what)))
+        }
+        Ok(true) => {
+            let asked = structured::read(text, is_response, own, values);
+            (Dialect::Structured, asked)
+        }
+        Ok(false) if is_response => (Dialect::Docker, docker::after(text, own)),
+        Ok(false) => (Dialect::Docker, docker::before(text, values)),
+        Err(denial) => (Dialect::Docker, Err(denial)),
+    };
+    Parsed {
+        dialect,
+        kind: endpoint.kind(),
+        asked,
+    }
+}
+
+/// Whether a body is an event of Claude Code, which ignores answers with a status of an error.
+fn is_event(text: &RawValue) -> bool {
+    let members = Members::read(text);
+    members.is_ok_and(|members| members.get(hooks::EVENT).is_some())
 }
 
 /// One JSON value without duplicate keys.
@@ -77,7 +116,7 @@ fn check_type(headers: &HeaderMap) -> Result<(), Denial> {
     if is_json && types.next().is_none() && !headers.contains_key(CONTENT_ENCODING) {
         return Ok(());
     }
-    Err(invalid(
+    Err(Denial::malformed(
         "Content-Type must be application/json in UTF-8, without a Content-Encoding",
     ))
 }

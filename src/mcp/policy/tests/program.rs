@@ -480,6 +480,11 @@ fn a_policy_that_reads_more_than_the_result_depends_on_the_call() {
                 false,
             ),
             ("decision := input.phase", false),
+            ("decision := \"allow\" if input.container == \"web\"", false),
+            (
+                "decision := \"deny_continue\" if input.security_level == \"Secret\"",
+                false,
+            ),
             ("decision := \"allow\" if input.tool == \"x\"", true),
             ("decision := \"allow\" if input[\"agent_id\"]", true),
             ("decision := \"allow\" if { some key; input[key] }", true),

@@ -12,7 +12,7 @@ use crate::support::{SOON, eventually, read_reply};
 
 /// An address without a container.
 const UNKNOWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
-const SEARCH: &str = r#"{"params":{"name":"search"}}"#;
+const SEARCH: &str = r#"{"method":"tools/call","params":{"name":"search"}}"#;
 
 #[test]
 fn every_method_and_path_below_intercept_is_blocked_but_a_post_to_an_endpoint() {
@@ -42,14 +42,19 @@ fn every_method_and_path_below_intercept_is_blocked_but_a_post_to_an_endpoint() 
             assert_eq!(reply.status, 200, "{head}");
         },
     );
-    let hook = interceptor.send(FIRST, "GET /intercept/claude-code/x", "", "");
-    assert_eq!(hook.json()["decision"], "block");
+    // A caller that goes on after a status of an error gets no such status.
+    let event = r#"{"hook_event_name":"PreToolUse","tool_name":"Read","tool_input":{}}"#;
+    for path in ["claude-code/x", "before", "after", "hooks"] {
+        let reply = interceptor.ask(path, event);
+        assert_block(&reply);
+        assert_eq!(reply.status, 200, "{path}");
+    }
 }
 
 #[test]
 fn callers_and_bodies_that_are_refused_elsewhere_get_the_same_body() {
     let interceptor = Interceptor::with(json!({}), |setup| {
-        setup.proxy["limits"] = json!({ "inspect_body_bytes": "1KB", "inspect_timeout": "3s" });
+        setup.proxy["limits"] = json!({ "inspect_body_bytes": "1KB" });
     });
     let before = "POST /intercept/before";
     each_row(
@@ -72,14 +77,23 @@ fn callers_and_bodies_that_are_refused_elsewhere_get_the_same_body() {
             assert_eq!(reply.status, status, "{fields}");
         },
     );
-    let long = format!(r#"{{"params":{{"name":"{}"}}}}"#, "x".repeat(2000));
+    let long = format!(
+        r#"{{"method":"tools/call","params":{{"name":"{}"}}}}"#,
+        "x".repeat(2000)
+    );
     assert_block(&interceptor.ask("before", long));
-    // A body that never arrives.
+    assert_nothing(&interceptor.ask("before", SEARCH));
+}
+
+#[test]
+fn a_body_that_never_arrives_is_blocked() {
+    let interceptor = Interceptor::with(json!({}), |setup| {
+        setup.proxy["limits"] = json!({ "inspect_timeout": "1s" });
+    });
     let mut slow = interceptor.gateway.connect(FIRST);
     let head = "POST /intercept/before HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{";
     slow.write_all(head.as_bytes()).unwrap();
     assert_block(&read_reply(&mut slow).unwrap());
-    assert_nothing(&interceptor.ask("before", SEARCH));
 }
 
 #[test]
@@ -109,6 +123,18 @@ fn a_head_that_cannot_be_parsed_gets_no_answer() {
     write(&mut stream, "POST /intercept/before", "", SEARCH);
     assert_nothing(&read_reply(&mut stream).unwrap());
     stream.write_all(b"nonsense\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert_eq!(String::from_utf8_lossy(&answer), "");
+    // After a request of HTTP/1.0, too.
+    let mut stream = interceptor.gateway.connect(FIRST);
+    let length = SEARCH.len();
+    let old = format!(
+        "POST /intercept/before HTTP/1.0\r\nhost: localhost\r\nconnection: keep-alive\r\ncontent-length: {length}\r\n\r\n{SEARCH}"
+    );
+    stream.write_all(old.as_bytes()).unwrap();
+    assert_nothing(&read_reply(&mut stream).unwrap());
+    let _ = stream.write_all(b"nonsense\r\n\r\n");
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     assert_eq!(String::from_utf8_lossy(&answer), "");
@@ -153,7 +179,8 @@ fn a_full_queue_and_a_spent_budget_block() {
     });
     let ask = |n: usize| {
         let arguments = json!({ "n": n });
-        let body = json!({ "params": { "name": "pay", "arguments": arguments } });
+        let body =
+            json!({ "method": "tools/call", "params": { "name": "pay", "arguments": arguments } });
         assert_block(&asking.ask("before", body))
     };
     let reasons: Vec<_> = (0..40).map(ask).collect();

@@ -20,13 +20,13 @@ fn the_bytes_of_dockers_gateway_are_judged_in_each_of_its_versions() {
         )
     };
     let exec = |arguments: Value| {
-        json!({ "params": { "name": "mcp-exec", "arguments": arguments } }).to_string()
+        json!({ "method": "tools/call", "params": { "name": "mcp-exec", "arguments": arguments } })
+            .to_string()
     };
     let text = |name: &str| exec(json!({ "name": name, "arguments": "{\"q\":1}" }));
     let object = |name: &str| exec(json!({ "name": name, "arguments": { "q": 1 } }));
     let call = |name: &str| json!({ "method": "tools/call", "params": params(name) }).to_string();
-    let bare = |name: &str| json!({ "params": params(name) }).to_string();
-    let forms: [&dyn Fn(&str) -> String; 5] = [&old, &call, &bare, &object, &text];
+    let forms: [&dyn Fn(&str) -> String; 4] = [&old, &call, &object, &text];
     for form in forms {
         for (name, passes) in [("search", true), ("shell", false), ("kb_read", true)] {
             let body = form(name);
@@ -56,26 +56,34 @@ fn what_go_may_read_otherwise_is_invalid() {
     let interceptor = Interceptor::start();
     each_row(
         [
+            r#"{"method":"tools/call","Params":{"name":"search"},"params":{"name":"shell"}}"#,
+            r#"{"method":"tools/call","params":{"name":"search"},"PARAMS":{"name":"shell"}}"#,
+            r#"{"method":"tools/call","params":{"name":"search"},"params":{"name":"shell"}}"#,
+            r#"{"method":"tools/call","params":{"name":"search","Name":"shell"}}"#,
+            r#"{"method":"tools/call","params":{"name":"search","argument\u017f":{}}}"#,
+            r#"{"method":"tools/call","params":{"name":"mcp-exec","arguments":{"name":"search","NAME":"shell"}}}"#,
+            r#"{"method":"tools/call","params":{"name":"mcp-exec","arguments":{"name":"search","arguments":"{\"a\":1,\"a\":2}"}}}"#,
+            r#"{"method":"tools/call","params":{"name":"mcp-exec","arguments":{"name":"search","arguments":"[1]"}}}"#,
+            r#"{"method":"tools/call","params":{"name":"mcp-exec","arguments":{"name":"mcp-exec","arguments":{}}}}"#,
+            r#"{"method":"tools/call","params":{"name":"mcp-exec"}}"#,
+            r#"{"method":"tools/call","params":{"name":7}}"#,
+            r#"{"method":"tools/call","params":{"name":""}}"#,
+            r#"{"method":"tools/call","params":{"name":"search","arguments":[]}}"#,
+            r#"{"method":"tools/call","params":null}"#,
             r#"{"Params":{"name":"search"},"params":{"name":"shell"}}"#,
-            r#"{"params":{"name":"search"},"PARAMS":{"name":"shell"}}"#,
-            r#"{"params":{"name":"search"},"params":{"name":"shell"}}"#,
-            r#"{"params":{"name":"search","Name":"shell"}}"#,
-            r#"{"params":{"name":"search","argument\u017f":{}}}"#,
-            r#"{"params":{"name":"mcp-exec","arguments":{"name":"search","NAME":"shell"}}}"#,
-            r#"{"params":{"name":"mcp-exec","arguments":{"name":"search","arguments":"{\"a\":1,\"a\":2}"}}}"#,
-            r#"{"params":{"name":"mcp-exec","arguments":{"name":"search","arguments":"[1]"}}}"#,
-            r#"{"params":{"name":"mcp-exec","arguments":{"name":"mcp-exec","arguments":{}}}}"#,
-            r#"{"params":{"name":"mcp-exec"}}"#,
-            r#"{"params":{"name":7}}"#,
-            r#"{"params":{"name":""}}"#,
-            r#"{"params":{"name":"search","arguments":[]}}"#,
-            r#"{"params":null}"#,
+            r#"{"method":"tools/call","Params":{"name":"shell"}}"#,
+            r#"{"method":"tools/Call","params":{"name":"shell"}}"#,
+            r#"{"method":"tools/call ","params":{"name":"shell"}}"#,
+            r#"{"method":"","params":{"name":"shell"}}"#,
+            r#"{"method":null,"params":{"name":"shell"}}"#,
+            r#"{"method":"tools/list","params":{}}"#,
+            r#"{"params":{"name":"shell"}}"#,
             r#"{"\u0050ARAMS":{"name":"search"}}"#,
             r#"{}"#,
             r#"[]"#,
             r#"null"#,
             r#""#,
-            r#"{"params":{"name":"search"}} {}"#,
+            r#"{"method":"tools/call","params":{"name":"search"}} {}"#,
         ],
         |body| {
             let reply = interceptor.ask("before", body);
@@ -92,12 +100,17 @@ fn tools_that_change_the_gateway_and_unlisted_ones_of_our_servers_are_denied() {
         "mcp-add",
         "mcp-config-set",
         "code-mode",
+        "code-mode-report",
+        "mcp-activate-profile",
+        "mcp-create-profile",
+        "mcp-registry-import",
+        "mcp-remove",
         "kb_gone",
         "KB_read",
     ] {
         for body in [
-            json!({ "params": params(name) }),
-            json!({ "params": { "name": "mcp-exec", "arguments": params(name) } }),
+            json!({ "method": "tools/call", "params": params(name) }),
+            json!({ "method": "tools/call", "params": { "name": "mcp-exec", "arguments": params(name) } }),
         ] {
             let reply = interceptor.ask("before", body);
             assert_eq!(reply.status, 200);
@@ -105,8 +118,14 @@ fn tools_that_change_the_gateway_and_unlisted_ones_of_our_servers_are_denied() {
         }
     }
     let allows = Interceptor::with(json!({ "interceptor": { "allow": ["mcp-add"] } }), |_| {});
-    assert_nothing(&allows.ask("before", json!({ "params": params("mcp-add") })));
-    assert_block(&allows.ask("before", json!({ "params": params("code-mode") })));
+    assert_nothing(&allows.ask(
+        "before",
+        json!({ "method": "tools/call", "params": params("mcp-add") }),
+    ));
+    assert_block(&allows.ask(
+        "before",
+        json!({ "method": "tools/call", "params": params("code-mode") }),
+    ));
 }
 
 #[test]
@@ -121,7 +140,10 @@ fn results_are_scrubbed_without_knowing_the_tool_and_only_our_own_denial_is_exem
         let reply = interceptor.ask("after", leaking);
         assert_eq!(reply.json(), result("[gone]"));
     }
-    let block = interceptor.ask("before", json!({ "params": params("shell") }));
+    let block = interceptor.ask(
+        "before",
+        json!({ "method": "tools/call", "params": params("shell") }),
+    );
     let mut own = block.json();
     // Go writes the members of a result alone.
     for key in ["action", "reason"] {
@@ -131,18 +153,43 @@ fn results_are_scrubbed_without_knowing_the_tool_and_only_our_own_denial_is_exem
     own["content"][0]["text"] = json!("sk-secret");
     let forged = interceptor.ask("after", &own);
     assert_eq!(forged.json(), result("[gone]"));
-    // Members that the structured dialect reads do not hide a result.
+    // What could be a result or of the structured form is neither.
     let mut disguised = result("sk-secret");
     disguised["type"] = json!("after");
+    disguised["request_id"] = json!("1");
     disguised["result"] = json!({});
-    let reply = interceptor.ask("after", disguised);
-    assert_eq!(reply.json(), result("[gone]"));
+    let no_result = json!({ "structuredContent": { "key": "sk-secret" } });
+    for body in [disguised, no_result, json!({}), json!([])] {
+        let reply = interceptor.ask("after", &body);
+        assert_block(&reply);
+        assert_eq!(reply.status, 400, "{body}");
+    }
+}
+
+#[test]
+fn the_values_in_a_text_of_mcp_exec_are_limited() {
+    let interceptor = Interceptor::start();
+    let exec = |values: usize| {
+        let text = format!(r#"{{"a":[{}0]}}"#, "0,".repeat(values));
+        let arguments = json!({ "name": "search", "arguments": text });
+        let params = json!({ "name": "mcp-exec", "arguments": arguments });
+        interceptor.ask(
+            "before",
+            json!({ "method": "tools/call", "params": params }),
+        )
+    };
+    assert_nothing(&exec(1000));
+    let reason = assert_block(&exec(100_001));
+    assert!(reason.contains("JSON values"), "{reason}");
 }
 
 #[test]
 fn a_change_of_arguments_is_a_block_since_dockers_gateway_would_ignore_it() {
     let interceptor = Interceptor::start();
-    let reply = interceptor.ask("before", json!({ "params": params("fix") }));
+    let reply = interceptor.ask(
+        "before",
+        json!({ "method": "tools/call", "params": params("fix") }),
+    );
     let reason = assert_block(&reply);
     assert!(reason.contains("cannot pass changes on"), "{reason}");
 }
@@ -151,7 +198,7 @@ fn a_change_of_arguments_is_a_block_since_dockers_gateway_would_ignore_it() {
 fn a_call_waits_for_a_person_and_an_approval_is_for_one_call() {
     let wait = json!({ "wait": "15m" });
     let interceptor = Interceptor::with(json!({}), |setup| setup.proxy["approvals"] = wait);
-    let body = json!({ "params": params("pay") }).to_string();
+    let body = json!({ "method": "tools/call", "params": params("pay") }).to_string();
     let begin = || interceptor.begin(FIRST, "POST /intercept/before", "", &body);
     let mut approved = begin();
     interceptor.decide("interceptor/pay", "approve");

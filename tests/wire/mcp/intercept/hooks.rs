@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use testkit::each_row;
 
 use super::super::hostile::client::FIRST;
-use super::Interceptor;
+use super::{ASKING, Interceptor};
 use crate::support::read_reply;
 
 fn event(name: &str, tool: &str) -> Value {
@@ -30,6 +30,8 @@ fn a_hook_gets_the_decision_in_the_form_of_its_event() {
     assert!(reason.as_str().unwrap().contains("not with this policy"));
     assert_eq!(ask(&event("PreToolUse", "Read")), json!({}));
     let fixed = ask(&event("PreToolUse", "fix"));
+    // Claude Code asks its user as it would without the policy.
+    assert_eq!(decision(&fixed), "ask");
     assert_eq!(
         fixed["hookSpecificOutput"]["updatedInput"],
         json!({ "q": "clean" })
@@ -42,9 +44,37 @@ fn a_hook_gets_the_decision_in_the_form_of_its_event() {
     after["tool_response"] = json!({ "stdout": "hello" });
     assert_eq!(ask(&after), json!({}));
     after["tool_response"] = json!("sk-secret");
-    assert_eq!(ask(&after)["decision"], "block");
+    let blocked = ask(&after);
+    assert_eq!(blocked["decision"], "block");
+    // The output of another event would be an error.
+    assert_eq!(blocked["hookSpecificOutput"], Value::Null);
     let line = json!({ "server": "claude-code", "tool": "Bash", "decision": "deny_continue" });
     interceptor.gateway.proxy.audited(line);
+}
+
+#[test]
+fn a_result_of_another_tool_or_of_a_denied_one_is_blocked() {
+    let (interceptor, _second) = Interceptor::with_second(ASKING);
+    let ask = |body: &Value| interceptor.ask("claude-code", body).json();
+    let after = |tool: &str| {
+        let mut after = event("PostToolUse", tool);
+        after["tool_response"] = json!({ "stdout": "hello" });
+        after
+    };
+    let body = event("PreToolUse", "Write").to_string();
+    let mut held = interceptor.begin(FIRST, "POST /intercept/claude-code", "", &body);
+    interceptor.decide("claude-code/Write", "approve");
+    assert_eq!(decision(&read_reply(&mut held).unwrap().json()), "allow");
+    for _repetition in 0..2 {
+        assert_eq!(ask(&after("Read"))["decision"], "block");
+    }
+    let mut leaking = after("Write");
+    leaking["tool_response"] = json!("sk-secret");
+    assert_eq!(ask(&leaking)["decision"], "block");
+    assert_eq!(decision(&ask(&event("PreToolUse", "Bash"))), "deny");
+    for _repetition in 0..2 {
+        assert_eq!(ask(&after("Bash"))["decision"], "block");
+    }
 }
 
 #[test]

@@ -54,6 +54,14 @@ modified := {"q": "clean"} if input.phase == "request"
 metadata := {"agent": input.agent_id, "tool": input.tool_id, "context": input.context.decision}
 "#;
 
+/// Asks about `pay` in both phases.
+pub const ASKING: &str = r#"package mcp.authz
+
+default decision := "allow"
+
+decision := "ask" if input.tool in {"pay", "Write"}
+"#;
+
 /// The gateway with the policy above and a server `kb`.
 pub struct Interceptor {
     pub gateway: Gateway,
@@ -68,6 +76,20 @@ impl Interceptor {
 
     /// Starts the proxy with further members of `mcp.yaml` and a changed set-up.
     pub fn with(more: Value, change: impl FnOnce(&mut Setup)) -> Self {
+        Self::of(&[], more, change)
+    }
+
+    /// Starts the proxy with a second bundle. Calls wait for people.
+    pub fn with_second(policy: &str) -> (Self, TempDir) {
+        let second = tempfile::tempdir().unwrap();
+        std::fs::write(second.path().join("authz.rego"), policy).unwrap();
+        let bundle = json!({ "id": "second", "path": second.path(), "entrypoint": "mcp/authz" });
+        let wait = json!({ "wait": "15m" });
+        let change = |setup: &mut Setup| setup.proxy["approvals"] = wait;
+        (Self::of(&[bundle], json!({}), change), second)
+    }
+
+    fn of(bundles: &[Value], more: Value, change: impl FnOnce(&mut Setup)) -> Self {
         let server = McpServer::start(vec![tool("pay"), tool("read")]);
         let bundle = tempfile::tempdir().unwrap();
         std::fs::write(bundle.path().join("authz.rego"), POLICY).unwrap();
@@ -79,6 +101,8 @@ impl Interceptor {
                 "evaluator": { "timeout": "30s" },
             },
         });
+        let all = mcp["policies"]["bundles"].as_array_mut().unwrap();
+        all.extend_from_slice(bundles);
         for (key, value) in more.as_object().unwrap() {
             mcp[key] = value.clone();
         }
@@ -148,6 +172,12 @@ pub fn assert_block(reply: &Reply) -> String {
         "content": [{ "type": "text", "text": reason }],
         "isError": true,
         "_meta": { "unified-proxy/code": -32951 },
+        "decision": "block",
+        "hookSpecificOutput": {
+            "hookEventName": "PreToolUse",
+            "permissionDecision": "deny",
+            "permissionDecisionReason": reason,
+        },
     });
     assert_eq!(body, expected);
     assert!(matches!(reply.status, 200 | 400), "{}", reply.status);

@@ -73,16 +73,17 @@ fn question() -> impl Strategy<Value = Question> {
         "origin: http://evil.example.com\r\n",
     ]);
     let cut = prop::option::weighted(0.1, 0..40_usize);
-    (name, form, head, fields, cut, "[a-z<>&\"]{0,20}").prop_map(
-        |(name, form, head, fields, cut, text)| {
+    let method = prop::sample::select(vec!["tools/Call", "tools/call ", "", "tools/list", "call"]);
+    (name, form, head, fields, cut, method, "[a-z<>&\"]{0,20}").prop_map(
+        |(name, form, head, fields, cut, method, text)| {
             let params = json!({ "name": name, "arguments": { "q": text } });
             let body = match form {
                 0 => json!({ "Session": {}, "Params": params, "Extra": null }),
                 1 => json!({ "method": "tools/call", "params": params }),
-                2 => json!({ "params": params }),
-                3 => json!({ "params": { "name": "mcp-exec", "arguments": params } }),
+                2 => json!({ "method": method, "params": params }),
+                3 => json!({ "method": "tools/call", "params": { "name": "mcp-exec", "arguments": params } }),
                 4 => json!({ "params": params, "Params": params }),
-                _ => json!({ "params": { "name": "mcp-exec", "arguments": { "name": name, "arguments": "{}" } } }),
+                _ => json!({ "method": "tools/call", "params": { "name": "mcp-exec", "arguments": { "name": name, "arguments": "{}" } } }),
             };
             let mut body = body.to_string();
             let is_cut = cut.is_some_and(|cut| {
@@ -90,7 +91,7 @@ fn question() -> impl Strategy<Value = Question> {
                 true
             });
             let is_allowed = matches!(name, "search" | "kb_read" | "Search")
-                && form != 4
+                && !matches!(form, 2 | 4)
                 && head == "POST /intercept/before"
                 && (fields.is_empty() || fields.contains("application/json"))
                 && !is_cut;
@@ -147,7 +148,7 @@ fn no_random_request_runs_a_call_that_the_policy_does_not_allow() {
     interceptor.gateway.proxy.crash_and_restart();
     assert!(ask(&interceptor, 0, true, &mut runner) > 0);
 
-    // The registry is away, so no caller is known.
+    // The container is away, so no caller is known.
     let path = "/internal/containers/sandbox";
     interceptor.gateway.proxy.admin("DELETE", path, None);
     assert_eq!(ask(&interceptor, 0, false, &mut runner), 0);

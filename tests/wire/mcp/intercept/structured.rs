@@ -54,6 +54,13 @@ fn what_names_two_tools_or_is_no_question_is_invalid() {
         with("request_id", json!(7)),
         with("request_id", json!("x".repeat(257))),
         with("method", json!(7)),
+        with("method", json!("")),
+        with("method", json!("tools/Call")),
+        with("method", json!("tools/call ")),
+        with("method", json!("tools/list")),
+        with("tool_id", json!("docker:search")),
+        with("tool_id", json!("sea")),
+        with("content", json!([])),
         with("result", json!({})),
         with("params", json!("search")),
     ] {
@@ -63,12 +70,48 @@ fn what_names_two_tools_or_is_no_question_is_invalid() {
     }
     for body in [
         json!({ "type": "after", "request_id": "1" }),
+        json!({ "type": "after", "result": { "content": [] } }),
+        json!({ "type": "after", "request_id": "unknown", "result": { "content": [] } }),
+        json!({ "type": "after", "tool_id": "mcp-exec", "result": { "content": [] } }),
         json!({ "type": "after", "request_id": "1", "result": {}, "error": { "code": 1, "message": "" } }),
         json!({ "type": "after", "request_id": "1", "error": "x" }),
         json!({ "type": "before", "request_id": "1", "result": {} }),
     ] {
         assert_eq!(interceptor.ask("after", &body).status, 400, "{body}");
     }
+}
+
+#[test]
+fn other_requests_of_clients_are_judged_by_their_method_and_their_results_too() {
+    let interceptor = Interceptor::start();
+    let params = json!({ "uri": "file:///x" });
+    let read = json!({ "type": "before", "request_id": "1", "method": "resources/read", "params": params });
+    assert_eq!(interceptor.ask("before", read).json()["action"], "pass");
+    let call = json!({ "type": "before", "method": "resources/read", "params": { "name": "shell", "arguments": {} } });
+    assert_eq!(interceptor.ask("before", call).status, 400);
+    let result = json!({ "contents": [] });
+    let of_tool =
+        json!({ "type": "after", "request_id": "1", "tool_id": "search", "result": result });
+    assert_eq!(interceptor.ask("after", of_tool).status, 400);
+    let after = json!({ "type": "after", "request_id": "1", "result": result });
+    assert_eq!(interceptor.ask("after", after).json()["action"], "pass");
+}
+
+#[test]
+fn a_call_within_mcp_exec_is_changed_within_its_arguments() {
+    let interceptor = Interceptor::start();
+    let mut body = before("mcp-exec", "1");
+    body["params"]["arguments"] = json!({ "name": "fix", "arguments": { "q": 1 } });
+    let reply = interceptor.ask("before", &body).json();
+    assert_eq!(reply["action"], "modify", "{reply}");
+    let expected = json!({ "name": "fix", "arguments": { "q": "clean" } });
+    assert_eq!(reply["modified_data"], expected);
+    let after = json!({ "type": "after", "request_id": "1", "tool_id": "mcp-exec", "result": { "content": [] } });
+    assert_eq!(interceptor.ask("after", after).json()["action"], "pass");
+    interceptor
+        .gateway
+        .proxy
+        .audited(json!({ "tool": "fix", "phase": "after", "request_id": "1" }));
 }
 
 #[test]

@@ -15,6 +15,10 @@ fn errors_name_their_place() {
                 "mcp.yaml:2:15: mcpServers.policy: policy, and each name that begins with policy_, is reserved for servers of the gateway itself: choose another name",
             ),
             (
+                "overrides: { \"claude-code:Bash\": { hide_fields: [run_in_background] } }",
+                "mcp.yaml:2:49: overrides[\"claude-code:Bash\"].hide_fields: another program runs this tool with its own arguments: only annotations, classification and containers count",
+            ),
+            (
                 "mcpServers: { a: {} }",
                 "mcp.yaml:2:18: mcpServers.a: needs a command, a url, or a coding_sidecar",
             ),

@@ -4,7 +4,9 @@ use proptest::prelude::*;
 use testkit::each_row;
 
 use super::*;
-use crate::contract::{Executing, Handover, INTERCEPTOR, Intercept, RedactedArguments};
+use crate::contract::{
+    Executing, Handover, INTERCEPTOR, Intercept, RedactedArguments, RedactedOutcome,
+};
 use crate::fixtures::run;
 use crate::mcp::settings::{Injected, OverrideRule};
 
@@ -149,6 +151,65 @@ fn redacted_arguments_lack_what_an_override_sets() {
     run(gate.request(&mut flow, &mut fetch(&json!({ "q": 1 })))).unwrap();
     let redacted = flow.take_slot::<RedactedArguments>().unwrap();
     assert_eq!(redacted.0.get(), r#"{"q":"clean"}"#);
+}
+
+#[test]
+fn a_result_is_known_to_be_redacted_whatever_the_strictest_decision_is() {
+    let gate = with_policy(settings(), CALLS, |_| {
+        Ok(vec![
+            redact("main", r#"{"content":[]}"#),
+            decision("second", Effect::Ask),
+        ])
+    });
+    let mut flow = flow(&gate, INTERCEPTOR, Some("pay"), Intercept::default());
+    flow.put_slot(Executing {
+        digest: "x".into(),
+        level: Level::Secret,
+        continues: false,
+    });
+    let result = ok(json!({ "content": [{ "type": "text", "text": "x" }] }));
+    let mut frame = Frame::response(Direction::ToServer, built_in("pay"), "tools/call", result)
+        .of_tool(tool(r#"{"name":"pay"}"#));
+    run(gate.addon.judge_response(&mut flow, &mut frame)).unwrap();
+    assert!(flow.take_slot::<RedactedOutcome>().is_some());
+}
+
+/// Of two denials of one bundle, one for the missing tool and one for what the result has.
+#[test]
+fn a_stricter_or_another_denial_than_that_of_an_empty_result_counts_without_a_call() {
+    each_row(
+        [
+            (Effect::DenyContinue, "unknown tool", None),
+            (
+                Effect::DenyContinue,
+                "a secret",
+                Some(Code::PolicyDeniedContinue),
+            ),
+            (Effect::DenyAbort, "unknown tool", Some(Code::PolicyDenied)),
+        ],
+        |(effect, reason, expected)| {
+            let gate = with_policy(settings(), CALLS, move |input| {
+                let is_empty = input["result"]["content"] == json!([]);
+                let (effect, reason) = match is_empty {
+                    true => (Effect::DenyContinue, "unknown tool"),
+                    false => (effect, reason),
+                };
+                Ok(vec![Decision {
+                    depends_on_call: true,
+                    reason: Some(reason.into()),
+                    ..decision("main", effect)
+                }])
+            });
+            let intercept = Intercept {
+                is_unattributed: true,
+                ..Intercept::default()
+            };
+            let mut flow = flow(&gate, INTERCEPTOR, None, intercept);
+            let mut frame = unattributed(json!({ "content": [{ "type": "text", "text": "x" }] }));
+            let judged = run(gate.addon.judge_response(&mut flow, &mut frame));
+            assert_eq!(code(&judged), expected);
+        },
+    );
 }
 
 /// Of a result without its call, what one bundle decides counts if it redacts, if it does not depend
