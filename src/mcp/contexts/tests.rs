@@ -34,10 +34,9 @@ fn contexts() -> Arc<Contexts> {
 }
 
 fn allowed(id: &str) -> RequestContext {
-    RequestContext {
-        decision: Some(Effect::Allow),
-        ..RequestContext::new(id.into(), "tools/call".into())
-    }
+    let mut context = RequestContext::new(id.into(), "tools/call".into());
+    context.decision = Some(Effect::Allow);
+    context
 }
 
 fn take(contexts: &Contexts, web: &Container, id: &str) -> Result<Arc<RequestContext>, NoContext> {
@@ -216,10 +215,8 @@ proptest! {
             for act in acts {
                 match act {
                     Act::Before(id) => {
-                        let context = RequestContext {
-                            decision: Some(decision),
-                            ..RequestContext::new(id.to_string().into(), "tools/call".into())
-                        };
+                        let mut context = allowed(&id.to_string());
+                        context.decision = Some(decision);
                         contexts.keep(&web, context, &limits(1000));
                         expected.insert(id, None);
                     }

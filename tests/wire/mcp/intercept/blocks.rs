@@ -148,8 +148,7 @@ fn a_head_that_cannot_be_parsed_gets_no_answer() {
 fn a_policy_that_fails_is_gone_or_takes_too_long_blocks() {
     let failing = Interceptor::start();
     let bundle = failing.bundle.path().join("authz.rego");
-    // Two values of a rule conflict only when it is evaluated.
-    let both = "package mcp.authz\n\ndecision := \"allow\" if input.phase\n\ndecision := \"ask\" if input.tool\n";
+    let both = "package mcp.authz\n\ndecision := \"allow\" if input.method\n\ndecision := \"ask\" if input.tool == \"search\"\n";
     std::fs::write(bundle, both).unwrap();
     eventually("the policy fails", SOON, || {
         let reply = failing.ask("before", SEARCH);

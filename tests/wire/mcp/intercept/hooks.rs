@@ -41,6 +41,8 @@ fn a_hook_gets_the_decision_in_the_form_of_its_event() {
     interceptor.decide("claude-code/Write", "approve");
     assert_eq!(decision(&read_reply(&mut held).unwrap().json()), "allow");
     let mut after = event("PostToolUse", "Read");
+    // Another call.
+    after["tool_use_id"] = json!("toolu_2");
     after["tool_response"] = json!({ "stdout": "hello" });
     assert_eq!(ask(&after), json!({}));
     after["tool_response"] = json!("sk-secret");
