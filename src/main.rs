@@ -16,8 +16,9 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let ended = match cli::parse() {
-        // These eight commands start a runtime themselves if they need one. The forwarder
-        // and init must begin with one thread: a process with several threads cannot enter a new user namespace.
+        // These eight commands start a runtime themselves if they need one. The forwarder and init
+        // must begin with one thread: a process with several threads cannot enter a new user
+        // namespace.
         Command::Run(run) => return run.run(),
         Command::RunAppliance => {
             return_freed_memory();

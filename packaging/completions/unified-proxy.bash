@@ -64,6 +64,9 @@ _unified__proxy() {
             unified__proxy,sandbox-forwarder)
                 cmd="unified__proxy__subcmd__sandbox__subcmd__forwarder"
                 ;;
+            unified__proxy,sandbox-init)
+                cmd="unified__proxy__subcmd__sandbox__subcmd__init"
+                ;;
             unified__proxy,sandbox-pid1)
                 cmd="unified__proxy__subcmd__sandbox__subcmd__pid1"
                 ;;
@@ -170,7 +173,7 @@ _unified__proxy() {
 
     case "${cmd}" in
         unified__proxy)
-            opts="-h -V --help --version run dev serve check explain tail container approvals mcp health env sandbox-files registry run-appliance sandbox-forwarder sandbox-pid1 sandbox-enter sandbox-session sandbox-supervisor ca audit"
+            opts="-h -V --help --version run dev serve check explain tail container approvals mcp health env sandbox-files registry run-appliance sandbox-forwarder sandbox-pid1 sandbox-enter sandbox-session sandbox-supervisor sandbox-init ca audit"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1082,6 +1085,20 @@ _unified__proxy() {
             return 0
             ;;
         unified__subcmd__proxy__subcmd__sandbox__subcmd__forwarder)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__sandbox__subcmd__init)
             opts="-h --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

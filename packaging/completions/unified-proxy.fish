@@ -45,6 +45,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-enter" -d 'Run a program that enters a sandbox, without the terminal'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-session" -d 'Lead the session of a command in a sandbox'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-supervisor" -d 'Kill what an unconfined command leaves when it ends'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-init" -d 'Start an unconfined command in a PID namespace'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "ca" -d 'The interception CA'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "audit" -d 'The audit log'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l repo -d 'A repository that the command may use, also as its URL at github.com; may be repeated' -r
@@ -220,6 +221,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-ente
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-enter" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-session" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-supervisor" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-init" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "path" -d 'Print the path of the CA\'s certificate'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "show" -d 'Show the CA\'s certificate'

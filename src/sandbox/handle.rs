@@ -16,8 +16,8 @@ use super::spec::Spec;
 use super::{FORWARDER, INIT, SUPERVISOR};
 use crate::exit_code as code;
 
-/// How long [`Sandbox::end`] waits for the end of all processes. After that, a forwarder is killed; a
-/// supervisor goes on killing.
+/// How long [`Sandbox::end`] waits for the end of all processes. After that, a forwarder is killed;
+/// a supervisor goes on killing.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a sandbox could not be made or was ended, with the exit code for it.

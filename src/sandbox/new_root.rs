@@ -24,8 +24,8 @@ use super::spec::{Access, Entry};
 
 /// The directory where the new root is built; every machine has it.
 const BASE: &str = "/tmp";
-/// Size of the tmpfs for all scratch directories together if the specification has no limit: half of
-/// the machine's memory. Its contents can be swapped out.
+/// Size of the tmpfs for all scratch directories together if the specification has no limit: half
+/// of the machine's memory. Its contents can be swapped out.
 const SCRATCH_SIZE: &str = "50%";
 /// Options of the root's own tmpfs, which holds a few directories and links.
 const ROOT_OPTIONS: &CStr = c"size=16m,mode=0755";

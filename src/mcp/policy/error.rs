@@ -4,8 +4,8 @@ use std::io;
 
 use thiserror::Error;
 
-/// Why a bundle or a command could not be loaded. The text names the reason and, if a single file is
-/// at fault, that file.
+/// Why a bundle or a command could not be loaded. The text names the reason and, if a single file
+/// is at fault, that file.
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// A file or directory cannot be read: its path and the I/O error.

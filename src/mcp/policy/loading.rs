@@ -46,8 +46,8 @@ pub struct Unloaded {
 
 impl Policies {
     /// Reads the bundles and compiles them, or reads the source of the command; blocks. A policy that
-    /// people stored in `data_dir` replaces the bundle that `policies.editable` names. `machine` is what
-    /// the command may see.
+    /// people stored in `data_dir` replaces the bundle that `policies.editable` names. `machine` is
+    /// what the command may see.
     pub fn load(policies: &PoliciesSettings, data_dir: Option<&Path>, machine: &Machine) -> Self {
         let paths = policies.bundles.iter().map(|bundle| &bundle.path);
         let source = policies.command.iter().flat_map(|one| &one.source);

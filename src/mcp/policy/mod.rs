@@ -2,7 +2,8 @@
 //! each message.
 //!
 //! `command` has the second kind. The interpreter of regorus evaluates bundles, on the threads of
-//! [`PolicyThreads`]. Functions whose results in regorus differ from those in OPA are in `builtins`.
+//! [`PolicyThreads`]. Functions whose results in regorus differ from those in OPA are in
+//! `builtins`.
 //!
 //! The operator writes the policies; their inputs are untrusted. The size of an input and the time
 //! of an evaluation are limited. The evaluators check the clock between steps, never within a call

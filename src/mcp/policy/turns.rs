@@ -101,7 +101,7 @@ impl<J> Turns<J> {
     }
 
     /// Takes the next job, of the container whose turn it is, and the size of its input. The job
-    /// runs until [`Turns::end`]. With `is_first`, only a container of which no job runs has a turn.
+    /// runs until [`Turns::end`]. With `is_first`, only containers of which no job runs have a turn.
     pub fn begin(&mut self, is_first: bool) -> Option<(ContainerId, J, usize)> {
         let runs = |container| {
             self.lanes

@@ -11,7 +11,7 @@ use crate::children::fixture::eventually;
 /// Writes a file that says that it began, and waits for the file `go`.
 const WAITS: &str = "import json, os, sys, time
 who = json.load(sys.stdin)['arguments']['who']
-open(f'DIR/began-{who}-{os.getpid()}', 'w')
+open(f'DIR/began-{who}-{os.urandom(8).hex()}', 'w')
 while who == 'a' and not os.path.exists('DIR/go'): time.sleep(0.01)
 print('{\"decision\": \"allow\"}')";
 

@@ -127,8 +127,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts the first process of the program's sandbox. A program with limits is started again and
-    /// again at the wish of strangers, so that each start must end with all its processes.
+    /// The function that starts the first process of the program's sandbox. A program with limits
+    /// is started again and again at the wish of strangers, so it must end with all its processes.
     fn first(&self) -> StartSandbox {
         match (self.confine, self.limits) {
             (Confine::Namespaces, _) => sandbox::start,

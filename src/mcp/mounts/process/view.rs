@@ -221,7 +221,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Finds a program as the child would, in its own `PATH`, and resolves symbolic links in its path.
+    /// Finds a program as the child would, in its own `PATH`, and resolves symbolic links in its
+    /// path.
     fn find(&self, program: &Program, directory: &Path) -> Option<PathBuf> {
         let name = program.name();
         let name = Path::new(&name);

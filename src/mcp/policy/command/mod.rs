@@ -1,8 +1,8 @@
 //! Policies as a command: a process for each message, which gets the input and prints the decision.
 //!
 //! The process runs in a sandbox without network. Its descendants are killed when it has ended; all
-//! are killed at the time limit, when it prints too much, and when nobody waits for the decision any
-//! more. The decision does not wait for their end, but the next command of the slot does.
+//! are killed at the time limit, when it prints too much, and when nobody waits for the decision
+//! any more. The decision does not wait for their end, but the next command of the slot does.
 
 mod run;
 mod slots;
@@ -37,9 +37,9 @@ use slots::{Slot, Slots};
 pub const MAX_VARIABLE_BYTES: usize = 120 << 10;
 /// The variable with the input.
 const INPUT: &str = "POLICY_INPUT";
-/// The value of [`INPUT`] if the input is longer than [`MAX_VARIABLE_BYTES`]. It is no JSON, so that a
-/// policy fails that reads only the variable. Without the variable, an agent could make the policy use
-/// a default by sending a long message.
+/// The value of [`INPUT`] if the input is longer than [`MAX_VARIABLE_BYTES`]. It is no JSON, so a
+/// policy that reads only the variable fails. If the variable were missing, an agent could make
+/// the policy use a default by sending a long message.
 const TOO_LONG: &str = "too long: read standard input";
 /// The variable with the text of `source`.
 const SOURCE: &str = "POLICY_SRC";

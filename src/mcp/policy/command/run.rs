@@ -17,8 +17,8 @@ const MAX_OUTPUT: usize = 64 << 10;
 const MAX_STDERR: usize = 2 << 10;
 /// Size of a read, in bytes.
 const CHUNK: usize = 8 << 10;
-/// The most reads of what is left in a pipe: its capacity. A process that the command left may write
-/// as fast as it is read.
+/// The most reads of what is left in a pipe: its capacity. A process that the command left may
+/// write as fast as it is read.
 const MAX_RESTS: usize = 8;
 
 /// A command that has ended.
@@ -38,8 +38,8 @@ impl Ran {
     }
 }
 
-/// Runs a program with `input` as its standard input, until it ends or `unwanted` is cancelled. Also
-/// returns the sandbox if there may still be processes: those that the command left.
+/// Runs a program with `input` as its standard input, until it ends or `unwanted` is cancelled.
+/// Also returns the sandbox, if the program was started. The caller must end it.
 pub async fn run(
     spawner: &Spawner,
     machine: &Arc<Machine>,
