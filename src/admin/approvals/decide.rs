@@ -161,7 +161,9 @@ pub(in crate::admin) fn policy_changed(
         name: Some(Arc::clone(bundle)),
         approval: proposal.map(|id| id.to_string()),
         by: Some(by.to_owned()),
-        reason: digest.as_ref().map(|digest| format!("sha256 {digest}").into()),
+        reason: digest
+            .as_ref()
+            .map(|digest| format!("sha256 {digest}").into()),
         ..OperatorAct::default()
     });
 }

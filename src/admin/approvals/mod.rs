@@ -27,9 +27,9 @@ use crate::approvals::{
     Decision, Filter, NotLearned, Record, Refused, State as QuestionState, StoreError,
 };
 
-pub use decide::policy_set;
 pub use bodies::{Approval, ApprovalList, ApproveBody, DenyBody};
 pub(super) use bodies::{Subject, requested_scope, rfc3339};
+pub use decide::policy_set;
 
 /// Limit on the bytes of a person's words, so that the audit and denials quote them whole.
 const MAX_COMMENT: usize = 512;

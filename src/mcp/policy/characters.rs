@@ -43,7 +43,11 @@ mod tests {
                 ("", None, None),
                 ("a\n# b\0\nc", Some("line 2, column 4: "), Some("U+0000")),
                 ("\0", Some("line 1, column 1: "), Some("U+0000")),
-                ("# a\rdeny := true\n", Some("line 1, column 4: "), Some("U+000D")),
+                (
+                    "# a\rdeny := true\n",
+                    Some("line 1, column 4: "),
+                    Some("U+000D"),
+                ),
                 ("a\r\r\n", Some("line 1, column 2: "), Some("U+000D")),
             ],
             |(text, place, character)| {
@@ -60,7 +64,10 @@ mod tests {
     #[test]
     fn a_text_that_a_person_decides_about_has_no_invisible_characters() {
         each_row(
-            ["\u{b}", "\u{c}", "\u{1b}", "\u{85}", "\u{200b}", "\u{202e}", "\u{2028}", "\u{feff}"],
+            [
+                "\u{b}", "\u{c}", "\u{1b}", "\u{85}", "\u{200b}", "\u{202e}", "\u{2028}",
+                "\u{feff}",
+            ],
             |character| {
                 let text = format!("package a\n# b{character}c\n");
                 assert_eq!(check(&text), Ok(()));

@@ -284,7 +284,6 @@ async fn what_cannot_be_put_in_force_for_everyone_is_refused_and_the_question_st
                 always.clone(),
                 "server kb never listed a tool delete",
             ),
-            (QuestionKind::Policy, json!(null), "scopes always"),
             (QuestionKind::Request, always.clone(), "scopes for, lease"),
         ],
         async |(kind, body, text)| {
