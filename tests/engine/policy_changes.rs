@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use addons::contract::settings::Place;
 use addons::contract::{
-    ApprovalId, AuthMode, Chain, Container, ContainerId, LeaseId, Registration, Source, Standing,
+    ApprovalId, AuthMode, Container, ContainerId, LeaseId, Registration, Source, Standing,
 };
 use addons::mcp::{Bundle, McpSettings, PoliciesSettings};
 use parking_lot::Mutex;
@@ -25,7 +25,7 @@ use unified_proxy::snapshot::Snapshot;
 use unified_proxy::tls::UpstreamTls;
 use unified_proxy::upstream::{Network, Resolver, SocketBudget};
 
-use crate::loopback::{FakeContainers, config, upstream};
+use crate::loopback::{FakeContainers, Log, chain, config, upstream};
 
 const OLD: &str = "package mcp.authz\n\ndecision := \"deny_continue\"\n";
 const NEW: &str = "package mcp.authz\n\ndecision := \"allow\"\n";
@@ -83,21 +83,21 @@ fn loaded(config: &Arc<Config>) -> Arc<Snapshot> {
     let data_dir = Some(&*config.proxy.data_dir);
     let policies = Policies::load(&config.addons.mcp.policies, data_dir, &machine);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let chain = Chain::new(Vec::new(), Duration::from_secs(5));
+    let containers = Arc::new(FakeContainers::at(&[]));
     Arc::new(Snapshot {
         unloaded_policies: Vec::new(),
         call_policies: String::new(),
         policy: Arc::clone(&policies.text),
         network: Arc::new(Network {
             generation: 1,
-            chain: Arc::new(chain.unwrap_or_else(|_| panic!("order"))),
+            chain: chain(&containers, &Log::default()),
             resolver: Arc::new(Resolver::new(&config.proxy.upstream).unwrap()),
             sockets: Arc::new(SocketBudget::new(8)),
             tls: UpstreamTls::load(None, provider).unwrap(),
             connect_timeout: Duration::from_secs(10),
         }),
         config: Arc::clone(config),
-        containers: Arc::new(FakeContainers::at(&[])),
+        containers,
     })
 }
 

@@ -1,29 +1,25 @@
 //! The policy that people set: proposals of agents, and the change of the policy in force.
 
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use addons::contract::{
     ApprovalAnswer, ApprovalId, Container, Question, QuestionKind, QuestionLimit, Topic,
 };
-use addons::json::{ObjectText, sha256_hex};
+use addons::json::ObjectText;
 use serde_json::value::RawValue;
-use thiserror::Error;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::sync::Mutex;
 use tokio::task::block_in_place;
 
+use super::change::{MAX_SOURCE, NotSet, PolicyChange};
 use super::characters;
 use super::loading::check;
-use crate::approvals::{Decision, Ledger, Record, Refused, State, StoreError};
+use crate::approvals::{Decision, Ledger, Record, Refused, State};
 use crate::config::{StoredPolicy, StoredPolicyFile};
 use crate::snapshot::Snapshot;
 
-/// The longest policy that can be proposed or set, in bytes. A question has room for two of them unless
-/// many of their characters are escaped in JSON.
-pub const MAX_SOURCE: usize = 64 << 10;
 /// What asks, in a question about a proposal.
 const RULE: &str = "propose_policy";
 
@@ -45,77 +41,11 @@ pub struct PolicyKeeper {
     reload: Box<Reload>,
     /// Held during a change of the files.
     changing: Mutex<()>,
-    /// Whether the last change was completed.
+    /// Whether no proposal waits for the record of its approval.
     is_settled: AtomicBool,
-}
-
-/// A change of the policy in force, for the audit.
-#[derive(Clone, Debug)]
-pub struct PolicyChange {
-    /// The bundle whose policy changed.
-    pub bundle: Arc<str>,
-    /// SHA-256 of the text that was set, in hexadecimal; `None` if the bundle is in force again.
-    pub digest: Option<String>,
-    /// The approved question; `None` if a person set a text, or returned to the bundle.
-    pub proposal: Option<ApprovalId>,
-    /// Who set the text; empty if the bundle is in force again.
-    pub set_by: Arc<str>,
-}
-
-/// Why a policy was not proposed, or not set.
-#[derive(Debug, Error)]
-pub enum NotSet {
-    #[error("no policy can be replaced: policies.editable in mcp.yaml names no bundle")]
-    Off,
-    #[error("the policy must be a text of 1 to {MAX_SOURCE} bytes")]
-    Length,
-    #[error("{0}")]
-    Characters(String),
-    #[error("this is the policy in force already")]
-    Same,
-    #[error("the policy in force cannot be shown to a person: {0}")]
-    NoText(String),
-    #[error("the question {0} is not about a policy")]
-    NoProposal(ApprovalId),
-    #[error(
-        "the policy in force has changed since the proposal was made: what a person saw is not what \
-         would be in force; propose it again"
-    )]
-    Outdated,
-    #[error("the policy cannot be loaded, so nothing was changed: {0}")]
-    Invalid(String),
-    /// The change is stored, and decided if it was proposed.
-    #[error(
-        "the change is stored, but not in force: the policies cannot be loaded, and those that were \
-         loaded before stay in force until they can be: {}", .0.join("; ")
-    )]
-    NotLoaded(Vec<String>),
-    #[error(
-        "the policy cannot be stored: {0}; a proposal whose approval is recorded is put in force \
-         before the next change, or at the next start"
-    )]
-    File(#[from] io::Error),
-    #[error("no policy is stored: the bundle is in force")]
-    NotStored,
-    #[error(transparent)]
-    Refused(#[from] Refused),
-    #[error(
-        "the policy in force and the proposed one are too long to be shown to a person together; a \
-         person can set the text without a question"
-    )]
-    TooLong,
-    #[error("no person can be asked now: {0}")]
-    Full(QuestionLimit),
-    #[error("a person denied the same proposal{}", .0.as_ref().map(|words| format!(": {words}")).unwrap_or_default())]
-    Denied(Option<Arc<str>>),
-    #[error("the server failed; look at its log")]
-    Broken,
-}
-
-impl From<StoreError> for NotSet {
-    fn from(error: StoreError) -> Self {
-        Refused::from(error).into()
-    }
+    /// The snapshot that was in force when the stored policy could not be loaded, by its generation; 0
+    /// if it was loaded. Any later snapshot has it.
+    without_stored: AtomicU64,
 }
 
 impl PolicyKeeper {
@@ -130,6 +60,7 @@ impl PolicyKeeper {
             reload: Box::new(reload),
             changing: Mutex::default(),
             is_settled: AtomicBool::new(true),
+            without_stored: AtomicU64::new(0),
         })
     }
 
@@ -187,7 +118,14 @@ impl PolicyKeeper {
 
     /// Whether the last change was completed, so that what people decided is in force.
     pub fn is_settled(&self) -> bool {
-        self.is_settled.load(Ordering::Relaxed)
+        self.is_settled.load(Ordering::Relaxed) && self.is_loaded()
+    }
+
+    fn is_loaded(&self) -> bool {
+        match self.without_stored.load(Ordering::Relaxed) {
+            0 => true,
+            generation => self.current().generation() != generation,
+        }
     }
 
     /// At the start, before there is a flow: completes or drops the change that a crash interrupted.
@@ -330,8 +268,9 @@ impl PolicyKeeper {
     async fn settle_before(&self, done: &impl Fn(&PolicyChange)) -> Result<(), NotSet> {
         if let Some((_, change)) = self.settle_now().await? {
             done(&change);
+            return self.load();
         }
-        match self.is_settled() {
+        match self.is_loaded() {
             true => Ok(()),
             false => self.load(),
         }
@@ -360,13 +299,18 @@ impl PolicyKeeper {
             return Ok(None);
         };
         block_in_place(|| proposed.replace(&self.in_force()))?;
+        self.is_settled.store(true, Ordering::Relaxed);
         Ok(Some((record, PolicyChange::to(&policy))))
     }
 
     /// Loads the policy that is stored.
     fn load(&self) -> Result<(), NotSet> {
         let loaded = block_in_place(|| (self.reload)());
-        self.is_settled.store(loaded.is_ok(), Ordering::Relaxed);
+        let without_stored = match loaded {
+            Ok(()) => 0,
+            Err(_) => self.current().generation(),
+        };
+        self.without_stored.store(without_stored, Ordering::Relaxed);
         loaded.map_err(NotSet::NotLoaded)
     }
 
@@ -388,17 +332,6 @@ impl PolicyKeeper {
         let at = OffsetDateTime::now_utc().format(&Rfc3339);
         let at = at.unwrap_or_default();
         Ok(StoredPolicy::new(editable, source, by, at, proposal))
-    }
-}
-
-impl PolicyChange {
-    fn to(policy: &StoredPolicy) -> Self {
-        Self {
-            bundle: policy.bundle.as_str().into(),
-            digest: Some(sha256_hex(&policy.source)),
-            proposal: policy.proposal.as_deref().and_then(ApprovalId::parse),
-            set_by: policy.set_by.as_str().into(),
-        }
     }
 }
 

@@ -16,6 +16,7 @@
 mod answer;
 mod builtins;
 mod bundle;
+mod change;
 mod characters;
 mod command;
 mod error;
@@ -42,10 +43,11 @@ use addons::contract::{
 use addons::mcp::{Bundle as BundleSettings, OnUnavailable};
 use regorus::Value;
 
+pub use change::{MAX_SOURCE, NotSet, PolicyChange};
 pub use command::CommandRunner;
 pub use error::LoadError;
 pub use files::BundleFiles;
-pub use keeper::{MAX_SOURCE, NotSet, PolicyChange, PolicyKeeper};
+pub use keeper::PolicyKeeper;
 pub use loading::{Policies, Unloaded};
 pub use metrics::PolicyMetrics;
 pub use threads::PolicyThreads;
