@@ -26,11 +26,12 @@ impl Endpoint {
         }
     }
 
-    /// The dialect before the body is read.
+    /// The dialect before the body is read. A hook may be meant for an unknown path, and its block is
+    /// one for the other dialects, too.
     pub fn dialect(self) -> Dialect {
         match self {
-            Self::ClaudeCode => Dialect::PreToolUse,
-            Self::Before | Self::After | Self::Unknown => Dialect::Docker,
+            Self::ClaudeCode | Self::Unknown => Dialect::PreToolUse,
+            Self::Before | Self::After => Dialect::Docker,
         }
     }
 

@@ -113,8 +113,9 @@ fn action(action: &str, data: Option<&RawValue>, metadata: Option<&RawValue>) ->
     object.end()
 }
 
-/// The one body of every block: each dialect reads it as a denial. Only for a `PostToolUse`, it lacks
-/// the output of another event.
+/// The body of every block, which Docker's gateway and the structured dialect read as a denial. For
+/// hooks, it has the members that they read, too; for a `PostToolUse`, without the output of another
+/// event.
 pub fn block(dialect: Dialect, reason: &str) -> Bytes {
     let mut object = ObjectText::default();
     object.text("action", "block");
@@ -123,8 +124,10 @@ pub fn block(dialect: Dialect, reason: &str) -> Bytes {
     object.member("content", &text.to_string());
     object.member("isError", "true");
     object.member("_meta", &json!({ CODE_KEY: BLOCK_CODE }).to_string());
-    object.text("decision", "block");
-    if dialect != Dialect::PostToolUse {
+    if dialect.is_hook() {
+        object.text("decision", "block");
+    }
+    if dialect == Dialect::PreToolUse {
         let output = pre_tool_use_output(&[
             ("permissionDecision", "\"deny\""),
             ("permissionDecisionReason", &quote(reason)),

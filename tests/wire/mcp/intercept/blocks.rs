@@ -7,7 +7,7 @@ use serde_json::json;
 use testkit::each_row;
 
 use super::super::hostile::client::FIRST;
-use super::{Interceptor, assert_block, assert_nothing, write};
+use super::{Interceptor, assert_block, assert_block_for_all, assert_nothing, write};
 use crate::support::{SOON, eventually, read_reply};
 
 /// An address without a container.
@@ -31,6 +31,15 @@ fn every_method_and_path_below_intercept_is_blocked_but_a_post_to_an_endpoint() 
             "POST /intercept%2Fbefore",
             "POST /x/../intercept/before",
             "POST /intercept/../mcp",
+        ],
+        |head| {
+            let reply = interceptor.send(FIRST, head, "", SEARCH);
+            assert_block_for_all(&reply);
+            assert_eq!(reply.status, 200, "{head}");
+        },
+    );
+    each_row(
+        [
             "GET /intercept/before",
             "PUT /intercept/before",
             "OPTIONS /intercept/before",
@@ -46,7 +55,7 @@ fn every_method_and_path_below_intercept_is_blocked_but_a_post_to_an_endpoint() 
     let event = r#"{"hook_event_name":"PreToolUse","tool_name":"Read","tool_input":{}}"#;
     for path in ["claude-code/x", "before", "after", "hooks"] {
         let reply = interceptor.ask(path, event);
-        assert_block(&reply);
+        assert_block_for_all(&reply);
         assert_eq!(reply.status, 200, "{path}");
     }
 }

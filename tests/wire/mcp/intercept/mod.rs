@@ -160,29 +160,43 @@ pub fn write(stream: &mut TcpStream, head: &str, fields: &str, body: &str) {
     let _ = stream.write_all(text.as_bytes());
 }
 
-/// Asserts that a body is the one body of every block; returns its reason.
+/// Asserts that a body is that of a block of `before` and `after`; returns its reason.
 #[track_caller]
 pub fn assert_block(reply: &Reply) -> String {
+    let (reason, expected) = expected_block(reply);
+    assert_eq!(reply.json(), expected);
+    reason
+}
+
+/// Asserts that a body is a block also for hooks, as on other paths.
+#[track_caller]
+pub fn assert_block_for_all(reply: &Reply) -> String {
+    let (reason, mut expected) = expected_block(reply);
+    expected["decision"] = json!("block");
+    expected["hookSpecificOutput"] = json!({
+        "hookEventName": "PreToolUse",
+        "permissionDecision": "deny",
+        "permissionDecisionReason": reason,
+    });
+    assert_eq!(reply.json(), expected);
+    reason
+}
+
+#[track_caller]
+fn expected_block(reply: &Reply) -> (String, Value) {
     let body = reply.json();
     let reason = body["reason"].as_str().unwrap_or_default().to_owned();
     assert!(!reason.is_empty(), "{body}");
+    assert!(matches!(reply.status, 200 | 400), "{}", reply.status);
+    assert_eq!(reply.header("location"), None);
     let expected = json!({
         "action": "block",
         "reason": reason,
         "content": [{ "type": "text", "text": reason }],
         "isError": true,
         "_meta": { "unified-proxy/code": -32951 },
-        "decision": "block",
-        "hookSpecificOutput": {
-            "hookEventName": "PreToolUse",
-            "permissionDecision": "deny",
-            "permissionDecisionReason": reason,
-        },
     });
-    assert_eq!(body, expected);
-    assert!(matches!(reply.status, 200 | 400), "{}", reply.status);
-    assert_eq!(reply.header("location"), None);
-    reason
+    (reason, expected)
 }
 
 /// Asserts that an answer is nothing.
