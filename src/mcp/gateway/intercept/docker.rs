@@ -19,17 +19,17 @@ const CALL: [&str; 3] = ["name", "arguments", "_meta"];
 /// The keys of a result.
 const RESULT: [&str; 4] = ["content", "isError", "structuredContent", "_meta"];
 
-/// Reads a request: `Params`, or `method` and `params`, and nothing in between. The gateway asks about
-/// calls of tools alone.
+/// Reads a request: `Params`, or `params` with or without the method of a call, and nothing in between.
+/// The gateway asks about calls of tools alone.
 pub fn before(text: &RawValue, values: usize) -> Result<Asked, Denial> {
     let all = members(text.get(), &KEYS)?;
     let is_call = || all.text("method").as_deref() == Some(TOOLS_CALL);
     let params = match (all.get("Params"), all.get("method"), all.get("params")) {
-        (Some(params), None, None) => params,
+        (Some(params), None, None) | (None, None, Some(params)) => params,
         (None, Some(_), Some(params)) if is_call() => params,
         _ => {
             return Err(Denial::malformed(
-                "has neither `Params` alone nor the method tools/call with `params`",
+                "has neither `Params` alone nor `params`, whose method can only be tools/call",
             ));
         }
     };

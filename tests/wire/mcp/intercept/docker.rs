@@ -26,7 +26,8 @@ fn the_bytes_of_dockers_gateway_are_judged_in_each_of_its_versions() {
     let text = |name: &str| exec(json!({ "name": name, "arguments": "{\"q\":1}" }));
     let object = |name: &str| exec(json!({ "name": name, "arguments": { "q": 1 } }));
     let call = |name: &str| json!({ "method": "tools/call", "params": params(name) }).to_string();
-    let forms: [&dyn Fn(&str) -> String; 4] = [&old, &call, &object, &text];
+    let bare = |name: &str| json!({ "params": params(name) }).to_string();
+    let forms: [&dyn Fn(&str) -> String; 5] = [&old, &call, &bare, &object, &text];
     for form in forms {
         for (name, passes) in [("search", true), ("shell", false), ("kb_read", true)] {
             let body = form(name);
@@ -77,7 +78,7 @@ fn what_go_may_read_otherwise_is_invalid() {
             r#"{"method":"","params":{"name":"shell"}}"#,
             r#"{"method":null,"params":{"name":"shell"}}"#,
             r#"{"method":"tools/list","params":{}}"#,
-            r#"{"params":{"name":"shell"}}"#,
+            r#"{"params":7}"#,
             r#"{"\u0050ARAMS":{"name":"search"}}"#,
             r#"{}"#,
             r#"[]"#,
