@@ -15,14 +15,14 @@ use super::input::EvaluatedMessage;
 use super::intercepted::{give_back, is_built_in, take_over};
 use super::level;
 use super::people::{Approved, Asking, still_denied};
-use super::policies::check_latch;
+use super::policies::{check_latch, redact_outcome};
 use super::reserved::refuse_reserved_error;
 use super::ruling::record;
 use super::settings::ServerSettings;
 use super::{Mcp, TOOLS_CALL};
 use crate::contract::{
     Code, Container, Definition, Denial, Direction, Effect, Flow, Frame, FrameBody, FrameKind,
-    Intercept, Level, RedactedArguments, RedactedOutcome, RpcOutcome, Standing, Verdict,
+    Intercept, Level, RedactedArguments, RedactedOutcome, Standing, Verdict,
 };
 use crate::json::Members;
 
@@ -390,18 +390,3 @@ struct Requested(Level);
 
 /// The tool that the flow's request called.
 struct CalledTool(Arc<Definition>);
-
-/// Replaces the result or error of a response by `modified`. If the response is an error, denies a
-/// replacement that is not a JSON-RPC error.
-fn redact_outcome(frame: &mut Frame, modified: Box<RawValue>, target: &Target) -> Verdict {
-    let FrameBody::Outcome(outcome) = &mut frame.body else {
-        return Ok(());
-    };
-    let redacted: RpcOutcome = match outcome {
-        Ok(_) => Ok(modified),
-        Err(_) => Err(serde_json::from_str(modified.get())
-            .map_err(|_| target.evaluator_failed("`modified` is not a JSON-RPC error"))?),
-    };
-    *outcome = redacted;
-    Ok(())
-}

@@ -12,8 +12,8 @@ use super::people::Asking;
 use super::ruling::{Ruling, is_replacement, record};
 use super::settings::OnUnavailable;
 use crate::contract::{
-    Code, Container, Decision, Denial, Effect, Evaluation, EvaluatorError, Executing, Flow,
-    Intercept, PolicyMetadata, RpcOutcome, Standing, Verdict,
+    Code, Container, Decision, Denial, Effect, Evaluation, EvaluatorError, Executing, Flow, Frame,
+    FrameBody, Intercept, PolicyMetadata, RpcOutcome, Standing, Verdict,
 };
 
 /// A result without any text.
@@ -209,4 +209,23 @@ pub(super) fn check_latch(flow: &mut Flow, container: &Container, target: &Targe
     record(flow, Effect::DenyAbort, reason);
     let reset = format!("unified-proxy container reset {}", container.id);
     Err(target.abort(reason).rule("abort latch").hint(reset))
+}
+
+/// Replaces the result or error of a response by `modified`. If the response is an error, denies a
+/// replacement that is not a JSON-RPC error.
+pub(super) fn redact_outcome(
+    frame: &mut Frame,
+    modified: Box<RawValue>,
+    target: &Target,
+) -> Verdict {
+    let FrameBody::Outcome(outcome) = &mut frame.body else {
+        return Ok(());
+    };
+    let redacted: RpcOutcome = match outcome {
+        Ok(_) => Ok(modified),
+        Err(_) => Err(serde_json::from_str(modified.get())
+            .map_err(|_| target.evaluator_failed("`modified` is not a JSON-RPC error"))?),
+    };
+    *outcome = redacted;
+    Ok(())
 }

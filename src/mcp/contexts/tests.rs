@@ -60,7 +60,7 @@ async fn a_context_is_found_with_its_lease_alone_until_its_time_is_over() {
     for _repetition in 0..2 {
         assert_eq!(take(&contexts, &web, "1").err(), Some(NoContext::Expired));
     }
-    sleep(TTL).await;
+    sleep(TTL * 2).await;
     assert_eq!(find(web.lease, "1"), Some(NoContext::Unknown));
     assert_eq!(contexts.active.get(), 0);
 }

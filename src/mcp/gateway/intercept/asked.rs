@@ -5,6 +5,7 @@ use addons::json::{Members, RawJsonError, same_name};
 use serde_json::value::RawValue;
 
 use super::super::super::core::{After, Before};
+use super::reply::Dialect;
 
 /// The method of tool calls.
 pub const TOOLS_CALL: &str = "tools/call";
@@ -19,6 +20,14 @@ pub enum Asked {
         is_nested: bool,
     },
     After(After),
+}
+
+/// A body, as far as it could be read.
+pub struct Parsed {
+    pub dialect: Dialect,
+    /// `before`, `after` or `other`, for the metrics.
+    pub kind: &'static str,
+    pub asked: Result<Asked, Denial>,
 }
 
 /// The members of an object. Refuses other spellings of these keys: Go reads keys without regard to

@@ -6,9 +6,8 @@ use serde_json::value::RawValue;
 
 use super::super::super::contexts::Tool;
 use super::super::super::core::{After, Before, Claims, quote};
-use super::asked::{Asked, TOOLS_CALL, id, members, raw};
+use super::asked::{Asked, Parsed, TOOLS_CALL, id, members, raw};
 use super::reply::Dialect;
-use super::request::Parsed;
 
 /// The key that every event has.
 pub const EVENT: &str = "hook_event_name";

@@ -14,19 +14,11 @@ use super::super::super::message::MessageError;
 use super::super::PARSED_IN_PLACE;
 use super::super::unreadable;
 use super::super::visit::Visit;
-use super::asked::Asked;
+use super::asked::{Asked, Parsed};
 use super::own_denials::OwnDenials;
 use super::paths::Endpoint;
 use super::reply::Dialect;
 use super::{Known, docker, hooks, structured};
-
-/// A body, as far as it could be read.
-pub struct Parsed {
-    pub dialect: Dialect,
-    /// As [`Known::kind`].
-    pub kind: &'static str,
-    pub asked: Result<Asked, Denial>,
-}
 
 /// Reads the body of a question, and sets the dialect. A long body is read on a worker.
 pub async fn read(
