@@ -284,6 +284,11 @@ async fn what_cannot_be_put_in_force_for_everyone_is_refused_and_the_question_st
                 always.clone(),
                 "server kb never listed a tool delete",
             ),
+            (
+                QuestionKind::Policy,
+                json!({ "scope": "lease" }),
+                "scopes always",
+            ),
             (QuestionKind::Request, always.clone(), "scopes for, lease"),
         ],
         async |(kind, body, text)| {
