@@ -39,6 +39,9 @@ use unified_proxy::registry::Registry;
 use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
 use unified_proxy::telemetry::{AuditLog, HealthFlag};
 
+use crate::loopback::{config, upstream};
+use crate::policy_changes::loaded;
+
 /// Digest of the changed definition.
 const DIGEST: &str = "0a1b";
 
@@ -124,7 +127,10 @@ impl Server {
         metrics.register(Box::new(requests)).unwrap();
         let grants = LiveGrants::new(Arc::clone(&approvals), Arc::clone(&registry));
         let learner = Learner::new(Arc::clone(&approvals), grants, || None, || Ok(()));
-        let current = || unreachable!("no request asks for the policy");
+        let mut config = config(upstream("127.0.0.1:9".parse().unwrap(), &[]));
+        config.proxy.data_dir = directory.path().to_owned();
+        let snapshot = loaded(&Arc::new(config));
+        let current = move || Arc::clone(&snapshot);
         let policies = PolicyKeeper::new(Arc::clone(&approvals), current, || Ok(()));
         let desk = PolicyDesk::new(&policies, &approvals, CancellationToken::new());
         let state = AdminState {

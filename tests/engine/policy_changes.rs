@@ -78,7 +78,7 @@ fn configured(directory: &Path) -> Arc<Config> {
 }
 
 /// Loads the policies as a start or a reload does.
-fn loaded(config: &Arc<Config>) -> Arc<Snapshot> {
+pub fn loaded(config: &Arc<Config>) -> Arc<Snapshot> {
     let machine = Machine::new("".into(), Vec::new());
     let data_dir = Some(&*config.proxy.data_dir);
     let policies = Policies::load(&config.addons.mcp.policies, data_dir, &machine);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::policies::methods;
+use super::methods::methods;
 use super::process::{
     command_line, confine, environment, expanded, readable, warn_of_visible_values, work_dir,
 };

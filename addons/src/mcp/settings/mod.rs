@@ -6,6 +6,7 @@ mod command;
 mod hidden;
 mod http;
 mod interceptor;
+mod methods;
 mod names;
 mod overrides;
 mod policies;

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::command::evaluator;
+use super::methods::methods;
 use super::{Bundle, OnUnavailable, PoliciesSettings, PolicyServer, policy_servers, short_name};
 use crate::contract::settings::{Fields, Setting};
 
-/// Default of `methods`.
-const METHODS: [&str; 1] = ["tools/call"];
 /// Limit on the bundles of one file. It is low, since each call may have to wait for every bundle.
 const MAX_BUNDLES: usize = 32;
 
@@ -87,16 +86,6 @@ fn bundle(at: &Setting<'_>) -> Option<Bundle> {
         methods,
         key: at.path().into(),
         place: at.place(),
-    })
-}
-
-/// Reads the methods of the messages that a policy judges.
-pub(super) fn methods(fields: &Fields<'_>) -> Vec<Arc<str>> {
-    fields.or("methods", METHODS.map(Arc::from).to_vec(), |at| {
-        at.filled_list(|at| {
-            let known = PoliciesSettings::METHODS.map(|method| (method, method));
-            at.one_of(&known).map(Arc::from)
-        })
     })
 }
 
