@@ -301,8 +301,8 @@ async fn what_cannot_be_put_in_force_for_everyone_is_refused_and_the_question_st
             assert_eq!(now["state"], "pending", "{kind:?}");
             let scopes = now["scopes"].as_array().unwrap();
             let has_always = scopes.contains(&json!("always"));
-            let is_definition = kind == QuestionKind::Definition;
-            assert_eq!(has_always, is_definition, "{kind:?}: {scopes:?}");
+            let is_for_all = matches!(kind, QuestionKind::Definition | QuestionKind::Policy);
+            assert_eq!(has_always, is_for_all, "{kind:?}: {scopes:?}");
         },
     )
     .await;
