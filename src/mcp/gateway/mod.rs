@@ -118,12 +118,14 @@ impl Gateway {
             let mut request = OriginRequest::begin(session, request);
             request.carries(own_subject(request.head.method.as_str()));
             if intercept::is_under(request.head.uri.path()) {
-                return idle.held(intercept::answer(&gateway, request)).await;
+                let answered = Box::pin(intercept::answer(&gateway, request));
+                return idle.held(answered).await;
             }
             // Meanwhile the connection's task checks whether the client is still connected.
             let session = Arc::clone(&request.session);
-            let routed = while_leased(&session, gateway.route(&mut request));
-            let routed = idle.held(routed).await;
+            // On the heap, since each of the futures around it would copy this large one.
+            let routed = Box::pin(gateway.route(&mut request));
+            let routed = idle.held(while_leased(&session, routed)).await;
             match routed {
                 Ok(response) => response.into_reply(request),
                 Err(denial) => denied(request, denial),
@@ -147,7 +149,7 @@ impl Gateway {
             && let Some(token) = human::claimed(request)
         {
             return match &*path {
-                "/mcp" => self.post_human(request, &token).await,
+                "/mcp" => Box::pin(self.post_human(request, &token)).await,
                 path => Err(not_allowed(&method, path)),
             };
         }

@@ -2,6 +2,8 @@
 
 use super::reply::Dialect;
 
+/// The first segment of the API's paths.
+const NAME: &str = "intercept";
 /// The most times that a path is decoded. What is encoded more often is not under `/intercept` for
 /// any reader.
 const MAX_DECODINGS: usize = 3;
@@ -53,7 +55,8 @@ impl Endpoint {
 /// Whether a path is under `/intercept`, also for a reader that decodes it, ignores case, merges
 /// slashes or resolves dots.
 pub fn is_under(path: &str) -> bool {
-    segments(path).iter().any(|segment| segment == "intercept")
+    // Decoding makes no path longer. Most paths, such as /mcp, are too short.
+    path.len() > NAME.len() && segments(path).iter().any(|segment| segment == NAME)
 }
 
 /// The segments of a path as a lenient reader sees them: decoded, in lower case and without
