@@ -70,7 +70,7 @@ impl PolicyDesk {
         let _ = self.advisor.set(advisor);
     }
 
-    /// As [`Advisor::advise`].
+    /// As `Advisor::advise`.
     pub async fn advise(
         &self,
         container: Arc<Container>,
