@@ -132,7 +132,7 @@ async fn judge(body: Vec<u8>) -> Result<Bytes, Denial> {
     let chain = chain();
     chain.request(&mut flow, &mut request).await?;
     let judges = request.take_judges().unwrap();
-    let body = Buffered::own(body.into());
+    let body = Buffered::unlimited(body.into());
     chain.judge(&mut flow, &mut request, judges, body).await
 }
 
