@@ -1,9 +1,7 @@
 //! Flows: a tunnel, a request, a DNS question or an MCP message on its way through the chain.
 
 use std::any::Any;
-use std::borrow::Cow;
 use std::fmt;
-use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -20,6 +18,7 @@ use super::entry::Entry;
 use super::host::Host;
 use super::mcp::{McpRecord, McpSubject};
 use super::principal::{Client, Principal};
+use super::record::{Counters, Note, Record};
 
 /// The id of a flow in logs and responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,44 +82,6 @@ impl Kind {
             Self::Mcp => "mcp",
         }
     }
-}
-
-/// Bytes passed so far, counted as they stream.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// From the client.
-    pub bytes_in: AtomicU64,
-    /// To the client.
-    pub bytes_out: AtomicU64,
-}
-
-/// Facts for the audit that become known while the flow is under way.
-#[derive(Clone, Debug, Default)]
-pub struct Record {
-    /// The method of a request, or the record type of a DNS question. `None` for an MCP message,
-    /// whose [`McpSubject`] has the method.
-    pub method: Option<Cow<'static, str>>,
-    /// The path in normal form, without its query.
-    pub path: Option<Arc<str>>,
-    /// The rule or allowlist entry that decided.
-    pub rule: Option<Arc<str>>,
-    /// The names of the injected credentials, separated by commas.
-    pub credential: Option<Arc<str>>,
-    /// The address that the dialer connected to.
-    pub upstream_addr: Option<SocketAddr>,
-    /// How an MCP message was judged. Boxed, since other flows have none.
-    pub mcp: Option<Box<McpRecord>>,
-    /// The approval that decides. Boxed, since few flows have one.
-    pub approval: Option<Box<ApprovalRecord>>,
-}
-
-/// An explanation that an addon adds in a dry run, such as the rule that permits the flow.
-#[derive(Clone, Debug)]
-pub struct Note {
-    /// The addon's name; empty for the engine.
-    pub addon: &'static str,
-    /// The explanation.
-    pub text: String,
 }
 
 /// The destination or content of a flow.

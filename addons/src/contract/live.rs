@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use super::chain::Chain;
 use super::container::Container;
 use super::denial::Denial;
-use super::flow::{FlowStart, Kind, OwnedFlow, Record};
+use super::flow::{FlowStart, Kind, OwnedFlow};
 use super::outcome::Outcome;
+use super::record::Record;
 
 /// Holds a flow and its chain until the flow ends.
 ///

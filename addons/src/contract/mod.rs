@@ -37,6 +37,7 @@ mod permit;
 mod policy_input;
 mod ports;
 mod principal;
+mod record;
 mod refused_hosts;
 pub mod settings;
 mod target;
@@ -61,9 +62,7 @@ pub use entry::{
     Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError, is_public_name,
 };
 pub use facts::{Anonymous, ApiCall, Lookup, McpSession, RestsOnGrant};
-pub use flow::{
-    Counters, Flow, FlowId, FlowStart, GATEWAY, Kind, Note, OwnedFlow, Record, Subject,
-};
+pub use flow::{Flow, FlowId, FlowStart, GATEWAY, Kind, OwnedFlow, Subject};
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use identify::{Identified, Identify};
 pub use intercept::{
@@ -93,6 +92,7 @@ pub use ports::{
     Tasks, Unavailable,
 };
 pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
+pub use record::{Counters, Note, Record};
 pub use refused_hosts::RefusedHosts;
 pub use target::McpTarget;
 pub use url_secrets::UrlSecrets;
