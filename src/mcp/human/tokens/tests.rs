@@ -232,7 +232,7 @@ fn the_algorithm_is_the_keys_whatever_the_token_says() {
     let parts: Vec<&str> = token.split('.').collect();
     let (body, signature) = (parts[1], parts[2]);
     let headed = |header: &str, signature: &str| format!("{}.{body}.{signature}", base64(header));
-    // With the public key, which everybody knows, as a secret.
+    // Signed with the public key as the secret of an HMAC: everybody has that key.
     let public = signer.jwk("a")["x"].as_str().unwrap().to_owned();
     let secret = EncodingKey::from_secret(&URL_SAFE_NO_PAD.decode(&public).unwrap()).unwrap();
     let mut header = Header::new(Algorithm::HS256);

@@ -30,8 +30,8 @@ pub struct Advice {
 
 /// Predicts decisions of policies.
 pub trait Advisor: Send + Sync {
-    /// Judges a call of a tool by its exposed name in a dry run: asks nobody, and leaves no record
-    /// of a call. The error says why there is no decision.
+    /// Judges a call in a dry run, without a question to people and without a record. `tool` is the
+    /// exposed name. The error says why there is no decision.
     fn advise(
         &self,
         container: Arc<Container>,
@@ -44,7 +44,7 @@ pub trait Advisor: Send + Sync {
 pub struct PolicyDesk {
     pub keeper: Arc<PolicyKeeper>,
     pub ledger: Arc<Ledger>,
-    /// Cancelled when the server begins to stop: then nobody waits for a person.
+    /// Cancelled when the server begins to stop, which ends the waits for people.
     pub stopping: CancellationToken,
     /// Set once the gateway is built.
     advisor: OnceLock<Arc<dyn Advisor>>,

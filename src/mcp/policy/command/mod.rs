@@ -1,8 +1,8 @@
 //! Policies as a command: a process for each message, which gets the input and prints the decision.
 //!
-//! The process runs in a sandbox without network. Its descendants are killed when it has ended; all
-//! are killed at the time limit, when it prints too much, and when nobody waits for the decision
-//! any more. The decision does not wait for their end, but the next command of the slot does.
+//! The process runs in a sandbox without network. When it ends, its descendants are killed. It is
+//! killed with them at the time limit, when it prints too much, and when the caller has left. The
+//! decision does not wait until they are gone, but the next command of the slot does.
 
 mod run;
 mod slots;

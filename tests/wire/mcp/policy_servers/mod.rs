@@ -233,7 +233,7 @@ fn a_principal_sees_and_calls_only_its_own_tools_and_resources() {
             "{called}"
         );
     };
-    // Whatever the agent calls the tool, and whoever sends its call.
+    // By any name of the tool, and also when an operator sends the call for the container.
     let own_id = format!("/internal/containers/{SANDBOX}/mcp");
     each_row(
         [
